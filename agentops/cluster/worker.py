@@ -1,0 +1,184 @@
+"""One worker process: ordinary tasks in its main thread, runs in other threads, and an orderly way out.
+
+It leaves for one of these reasons: the cluster stops (`cluster_stop`), somebody sends SIGTERM to it, an ordinary task
+goes on past its time-out, or it is to be recycled (too many lost slots, too many ordinary tasks, a task timed out). It
+then claims nothing more and waits for what runs; except when it is recycled, for the grace time only.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import wait
+from typing import NoReturn, Protocol
+
+import structlog
+from django.db import connections
+from django_q.conf import Conf
+
+from agentops.cluster.options import ClusterOptions
+from agentops.cluster.ordinary import TaskResults, TaskSource, TaskTimer, brokers_of, serve
+from agentops.cluster.processes import (
+    EXIT_CUT,
+    EXIT_FAILED,
+    Arrivals,
+    PipeEvent,
+    Stop,
+    die_with_parent,
+    release_stop_signals,
+)
+from agentops.logs import process_fields
+
+log = structlog.get_logger(__name__)
+
+# Cold-path transactions of all slots share this many connections of Django at most.
+MAX_CONNECTIONS = 8
+# How long a thread waits for one of them, and how long the pool tries to connect before it lets the next caller try
+# anew: its pauses double, and a database that is back must be noticed soon (seconds).
+CONNECTION_WAIT_S = 5.0
+# How often the way out is looked at (seconds).
+WATCH_S = 0.5
+# A worker that is recycled waits so long for its running steps, longer than a step should take; cutting them would put
+# their effects in doubt for the sake of housekeeping (seconds).
+RECYCLE_DRAIN_S = 900.0
+
+
+class RunExecution(Protocol):
+    """What executes runs in a worker process (`runs.engine.worker.RunWorker`)."""
+
+    @property
+    def wants_recycle(self) -> bool: ...
+
+    def run(self) -> None: ...
+
+
+class MakeRunExecution(Protocol):
+    """How it is made, after the fork."""
+
+    def __call__(
+        self, *, worker_id: uuid.UUID, queues: tuple[str, ...], slots: int, stop: Stop
+    ) -> RunExecution: ...
+
+
+def run_worker_process(
+    worker_id: uuid.UUID,
+    parent_pid: int,
+    options: ClusterOptions,
+    cluster_stop: PipeEvent,
+    arrivals: Arrivals,
+    make_run_execution: MakeRunExecution,
+) -> NoReturn:
+    """Be a worker process until it is to end; runs in a child that the sentinel has just forked."""
+    die_with_parent(parent_pid, may_start_thread=True)
+    process_fields["worker"] = str(worker_id)
+    code = EXIT_FAILED
+    try:
+        code = WorkerProcess(worker_id, options, cluster_stop, make_run_execution).run(ready=arrivals)
+    except Exception:
+        log.exception("the worker process failed")
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process now; threads that still run are not waited for, the interpreter would."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+class WorkerProcess:
+    """The parts of one worker process and the order in which they end."""
+
+    def __init__(
+        self,
+        worker_id: uuid.UUID,
+        options: ClusterOptions,
+        cluster_stop: PipeEvent,
+        make_run_execution: MakeRunExecution,
+    ) -> None:
+        self._options = options
+        self._cluster_stop = cluster_stop
+        self._asked = PipeEvent()
+        self._drain = PipeEvent()
+        signal.signal(signal.SIGTERM, lambda *_: self._asked.set())
+        # Ctrl-C reaches the whole group; only main decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        release_stop_signals()
+        _use_connection_pool(options.slots)
+        brokers = brokers_of(options.queues)
+        self._source = TaskSource(brokers, self._drain)
+        self._results = TaskResults(brokers, self._drain)
+        self._timer = TaskTimer()
+        self._runs = make_run_execution(
+            worker_id=worker_id, queues=options.queues, slots=options.slots, stop=self._drain
+        )
+        self._runs_ended_early = False
+
+    def run(self, ready: Arrivals) -> int:
+        """Work until the process is to end; returns its exit code."""
+        runs = self._start("runs", self._execute_runs)
+        self._start("way-out", self._watch_way_out)
+        ready.announce()
+        ready.close()
+        serve(self._source, self._results, self._timer, Conf.TIMEOUT)
+        self._drain.set()
+        runs.join()
+        if self._runs_ended_early:
+            return EXIT_FAILED
+        log.info("worker drained")
+        return 0
+
+    def _start(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _execute_runs(self) -> None:
+        try:
+            self._runs.run()
+        except BaseException:
+            # Without this thread nobody renews the lease: leaving now lets others take the runs over at once.
+            log.exception("the execution of runs ended with an error; leaving")
+            _leave(EXIT_FAILED)
+        if not (self._drain.is_set() or self._runs.wants_recycle):
+            log.error("the execution of runs ended unasked; leaving")
+            self._runs_ended_early = True
+        self._drain.set()
+
+    def _watch_way_out(self) -> None:
+        """Begin the drain when there is a reason to, and end the process when its time for that is over."""
+        stops = [self._cluster_stop, self._asked]
+        grace_s = self._options.grace_s
+        while not wait(stops, timeout=WATCH_S):
+            if self._timer.is_overdue():
+                log.error("an ordinary task goes on past its time-out; draining")
+                break
+            if self._runs.wants_recycle:
+                self._drain.set()
+            if self._drain.is_set():
+                log.info("recycling the worker")
+                if not wait(stops, timeout=RECYCLE_DRAIN_S):
+                    grace_s = 0
+                break
+        self._drain.set()
+        time.sleep(grace_s)
+        log.warning("the grace time is over; leaving what still runs")
+        _leave(EXIT_CUT)
+
+
+def _use_connection_pool(slots: int) -> None:
+    """Have the threads of this process share a few connections; before the fork there must have been none."""
+    connections.close_all()
+    settings = connections["default"].settings_dict
+    settings["CONN_MAX_AGE"] = 0
+    settings["OPTIONS"]["pool"] = {
+        "min_size": 0,
+        "max_size": min(MAX_CONNECTIONS, slots + 1),
+        "timeout": CONNECTION_WAIT_S,
+        "reconnect_timeout": CONNECTION_WAIT_S,
+    }

@@ -1,0 +1,62 @@
+"""What every response carries, and who is let in. The Content-Security-Policy itself is settings.SECURE_CSP."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
+
+PERMISSIONS_POLICY = ", ".join(
+    f"{feature}=()"
+    for feature in (
+        "accelerometer",
+        "browsing-topics",
+        "camera",
+        "display-capture",
+        "geolocation",
+        "gyroscope",
+        "magnetometer",
+        "microphone",
+        "midi",
+        "payment",
+        "publickey-credentials-get",
+        "screen-wake-lock",
+        "usb",
+    )
+)
+
+
+class PageHeaders:
+    """Keep pages out of caches, other origins out of pages, and device features off."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        response.headers.setdefault("Permissions-Policy", PERMISSIONS_POLICY)
+        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+        # Static files are answered before this middleware. What is left shows somebody's data.
+        response.headers.setdefault("Cache-Control", "no-store")
+        # The same address answers a page or a fragment.
+        patch_vary_headers(response, ("HX-Request", "Cookie"))
+        return response
+
+
+class SignInRequired(LoginRequiredMiddleware):
+    """Show an anonymous visitor the sign-in page and nothing else."""
+
+    def process_view(
+        self,
+        request: HttpRequest,
+        view_func: Callable[..., Any],
+        view_args: tuple[Any, ...],
+        view_kwargs: dict[str, Any],
+    ) -> HttpResponseBase | None:
+        refusal = super().process_view(request, view_func, view_args, view_kwargs)
+        # A redirect would put the sign-in page into the region that polls, and half-typed text with it.
+        if refusal is not None and request.headers.get("HX-Request") == "true":
+            return HttpResponse("You are signed out.", status=401, content_type="text/plain; charset=utf-8")
+        return refusal

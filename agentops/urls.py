@@ -1,0 +1,24 @@
+from django.conf import settings
+from django.contrib.auth.views import LogoutView, PasswordChangeDoneView
+from django.urls import include, path
+
+from agentops import accounts, views
+
+urlpatterns = [
+    path("", views.home, name="home"),
+    path("sign-in/", accounts.SignIn.as_view(), name="login"),
+    path("sign-out/", LogoutView.as_view(), name="logout"),
+    path("password/", accounts.ChangePassword.as_view(), name="password_change"),
+    path("password/done/", PasswordChangeDoneView.as_view(), name="password_change_done"),
+    path("theme/", views.choose_theme, name="theme"),
+    path("approvals/", include("approvals.urls")),
+    path("", include("runs.urls")),
+]
+
+if settings.AGENTOPS_DEBUG:
+    urlpatterns += [path("look/", include("agentops.look.urls"))]
+
+handler400 = "agentops.views.bad_request"
+handler403 = "agentops.views.permission_denied"
+handler404 = "agentops.views.not_found"
+handler500 = "agentops.views.server_error"

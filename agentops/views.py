@@ -1,0 +1,96 @@
+"""Pages that belong to no app: errors, the choice of theme, and the parts on show while developing."""
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render, resolve_url
+from django.template.loader import render_to_string
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_GET, require_POST
+
+from agentops.console.hostile import plain
+from agentops.context import THEMES, console
+
+YEAR_S = 365 * 24 * 3600
+
+
+@require_GET
+def home(request: HttpRequest) -> HttpResponse:
+    """Lead to where work waits: the first page of the navigation that this person may see."""
+    lines = console(request)["navigation"]
+    return redirect(lines[0].url) if lines else render(request, "nothing.html")
+
+
+@require_POST
+@login_not_required
+def choose_theme(request: HttpRequest) -> HttpResponse:
+    """Remember light, dark or the system's choice in a cookie; the page comes back as chosen."""
+    theme = request.POST.get("theme", "")
+    response = HttpResponseRedirect(_safe(request, request.POST.get("next", "")))
+    if theme in THEMES:
+        response.set_cookie("theme", theme, max_age=YEAR_S, samesite="Lax", secure=request.is_secure())
+    return response
+
+
+def _safe(request: HttpRequest, address: str) -> str:
+    """Return `address` if it leads to this site, else the home page."""
+    allowed = url_has_allowed_host_and_scheme(
+        address, {request.get_host()}, require_https=request.is_secure()
+    )
+    return address if allowed else resolve_url("home")
+
+
+# --- errors ------------------------------------------------------------------------------------------------------
+
+
+def _error(request: HttpRequest, status: int, title: str, sentence: str, **context: Any) -> HttpResponse:
+    """Answer a page; to htmx one sentence, which console.js puts into the status line."""
+    if request.headers.get("HX-Request") == "true":
+        return HttpResponse(plain(sentence), status=status, content_type="text/plain; charset=utf-8")
+    layout = "base.html" if _signed_in(request) else "plain.html"
+    context |= {"layout": layout, "status": status, "title": title, "sentence": sentence}
+    return render(request, "error.html", context, status=status)
+
+
+def _signed_in(request: HttpRequest) -> bool:
+    user = getattr(request, "user", None)  # absent when the request failed before authentication
+    return user is not None and user.is_authenticated
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return _error(
+        request, 400, "Bad request", "The server did not understand this request. Nothing was done."
+    )
+
+
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+    said = str(exception) or "Your account does not have the permission for this. Nothing was done."
+    return _error(request, 403, "Not allowed", said)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Answer a form that does not prove that it came from this site; mostly it only stood open too long."""
+    sentence = "This form was opened before you last signed in, so it was refused. Nothing was done."
+    return _error(
+        request, 403, "Form out of date", sentence, advice="Go back, reload the page and send it again."
+    )
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    # What exists is nobody's business who has not signed in.
+    if request.resolver_match is None and not _signed_in(request):
+        return redirect_to_login(request.get_full_path())
+    sentence = "There is nothing at this address, or it is no longer kept."
+    return _error(request, 404, "Not found", sentence)
+
+
+def conflict(request: HttpRequest, sentence: str, *, back: str) -> HttpResponse:
+    """Answer a verb that came from a stale page: 409, what had changed, and the way to the fresh view."""
+    return _error(request, 409, "This had changed", sentence, back=back)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    # Neither database nor session may be trusted here: no request context.
+    return HttpResponse(render_to_string("500.html"), status=500)

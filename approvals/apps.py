@@ -1,0 +1,11 @@
+from django.apps import AppConfig
+
+
+class ApprovalsConfig(AppConfig):
+    name = "approvals"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from approvals import waits
+
+        waits.register()

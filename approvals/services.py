@@ -1,0 +1,279 @@
+"""The verbs on approvals: decide and edit."""
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from pydantic import ValidationError
+
+import jsonschema
+from approvals import waits
+from approvals.models import Approval, ApprovalVersion, Vote
+from runs import clock, codec, lifecycle, redaction, registry
+from runs.errors import Invalid, NotAllowed, NotFound, Stale, StateMismatch
+from runs.lifecycle import Actor
+from runs.models import Operation, Run
+from runs.models.operation import OpStatus
+from runs.services.payloads import problems, recordable
+from runs.services.verb import Consequence, Done, lock, permit, verb
+from runs.states import Status
+from runs.workflow import Tool
+
+State, Verdict = Approval.State, Vote.Verdict
+
+
+@verb
+def decide(
+    actor: Actor, approval_id: uuid.UUID, *, version: int, digest: str, verdict: str, reason: str = ""
+) -> Done:
+    """Approve or reject exactly the payload that was shown: its version and its keyed digest.
+
+    The last vote that the frozen requirement asks for decides, and so does one rejection. The same vote again changes
+    nothing.
+
+    Raises NotAllowed (no permission, not in a required group, or excluded), NotFound, Invalid (a rejection without a reason),
+    Stale (another version was shown), StateMismatch (decided, expired or void; says by whom).
+    """
+    permit(actor, "approvals.decide_approval")
+    verdict = _known(verdict)
+    run, operation, approval = _locked(approval_id)
+    check_may_decide(actor, approval)
+    earlier = Vote.objects.filter(approval=approval, version=version, voter_id=actor.id).first()
+    if earlier is not None and _stands(earlier, approval, verdict):
+        return Done(run, f"You had already {_past(verdict)} this.", changed=False)
+    _check_open(actor, approval)
+    if version != approval.version or digest != approval.digest:
+        raise Stale("this request has changed since the page was loaded: read the new version and decide on that")
+    if earlier is not None:
+        raise StateMismatch(f"you had already {_past(earlier.verdict)} this version")
+    if verdict == Verdict.REJECT and not reason.strip():
+        raise Invalid("say why you reject it: the agent and whoever asked for it will read this")
+    _vote(actor, run, approval, verdict, reason)
+    return _count(actor, run, operation, approval, verdict, reason)
+
+
+def _known(verdict: str) -> Verdict:
+    try:
+        return Verdict(verdict)
+    except ValueError:
+        raise Invalid(f"a verdict is approve or reject, not {verdict!r}") from None
+
+
+def _stands(earlier: Vote, approval: Approval, verdict: Verdict) -> bool:
+    """Whether the same vote was given before and nothing has gone the other way since: a double click."""
+    outcome = State.APPROVED if verdict == Verdict.APPROVE else State.REJECTED
+    return earlier.verdict == verdict and earlier.version == approval.version and approval.state in (State.OPEN, outcome)
+
+
+def _past(verdict: str) -> str:
+    return "approved" if verdict == Verdict.APPROVE else "rejected"
+
+
+def _locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
+    """Run, approval and operation under their locks, in the order that all others take them."""
+    run_id = Approval.objects.filter(pk=approval_id).values_list("run_id", flat=True).first()
+    if run_id is None:
+        raise NotFound(f"there is no approval {approval_id}")
+    run = lock(run_id)
+    approval = Approval.objects.select_for_update().get(pk=approval_id)
+    return run, Operation.objects.select_for_update().get(pk=approval.operation_id), approval
+
+
+def check_may_decide(actor: Actor, approval: Approval) -> None:
+    """Raise NotAllowed unless the frozen requirement lets this person decide."""
+    if actor.user is None:
+        raise NotAllowed("only a person may decide")
+    requirement = approval.requirement
+    if any(actor.id == person["id"] or actor.name == person["name"] for person in requirement["excluded"]):
+        raise NotAllowed("you started this run, so somebody else has to decide")
+    if not set(requirement["groups"]) & groups_of(actor.user):
+        raise NotAllowed(f"only members of {' or '.join(requirement['groups'])} may decide this")
+
+
+def groups_of(user: AbstractBaseUser) -> set[str]:
+    """Names of the groups that a user is in."""
+    assert isinstance(user, PermissionsMixin)
+    return set(user.groups.values_list("name", flat=True))
+
+
+def _check_open(actor: Actor, approval: Approval) -> None:
+    """Raise StateMismatch, saying who was first, unless the request is open."""
+    match approval.state:
+        case State.OPEN:
+            return
+        case State.VOID:
+            raise StateMismatch(f"this request is void: {approval.reason or 'its run goes on without it'}")
+        case State.EXPIRED:
+            raise StateMismatch("this request has expired: nobody decided in time")
+    names = approval.decided_by.split(", ")
+    by = " and ".join("you" if name == actor.name else name for name in names)
+    raise StateMismatch(f"already {approval.state} by {by}")
+
+
+def _vote(actor: Actor, run: Run, approval: Approval, verdict: Verdict, reason: str) -> None:
+    Vote.objects.create(
+        approval=approval,
+        version=approval.version,
+        digest=approval.digest,
+        verdict=verdict,
+        voter_id=actor.id,
+        voter_name=actor.name,
+        reason=reason,
+    )
+    lifecycle.append_event(
+        run,
+        "vote",
+        actor,
+        reason,
+        approval=str(approval.pk),
+        version=approval.version,
+        digest=approval.digest,
+        verdict=str(verdict),
+    )
+
+
+def _count(actor: Actor, run: Run, operation: Operation, approval: Approval, verdict: Verdict, reason: str) -> Done:
+    """Decide if this vote was the last that was needed, and wake the run."""
+    needed = approval.requirement["votes"]
+    for_it = waits.approvals_so_far(approval)
+    if verdict == Verdict.APPROVE and for_it < needed:
+        return Done(run, f"Your vote counts; {needed - for_it} more needed.")
+    state = State.APPROVED if verdict == Verdict.APPROVE else State.REJECTED
+    by = actor.name if verdict == Verdict.REJECT else ", ".join(_voters(approval))
+    waits.decide(run, operation, approval, state, by, reason)
+    lifecycle.append_event(
+        run,
+        "approval_decided",
+        actor,
+        reason,
+        approval=str(approval.pk),
+        verdict=str(state),
+        version=approval.version,
+        digest=approval.digest,
+    )
+    if run.status == Status.WAITING:
+        lifecycle.set_due(run)
+    return Done(run, f"{approval.title}: {state.label.lower()}.")
+
+
+def _voters(approval: Approval) -> list[str]:
+    votes = Vote.objects.filter(approval=approval, version=approval.version, verdict=Verdict.APPROVE)
+    return list(votes.order_by("at", "id").values_list("voter_name", flat=True))
+
+
+def preview_decide(approval: Approval) -> Consequence:
+    """What approving would do now; the sentence tells of rejecting, too."""
+    needed, for_it = approval.requirement["votes"], waits.approvals_so_far(approval)
+    if for_it + 1 < needed:
+        yes = f"Approving is vote {for_it + 1} of {needed}."
+    else:
+        yes = f"Approving lets {approval.name} run once with exactly this payload."
+    return Consequence(f"{yes} Rejecting tells the agent your reason; {approval.name} does not run.", again=(approval.name,))
+
+
+# --- edit ------------------------------------------------------------------------------------------------------------
+
+
+@verb
+def edit(actor: Actor, approval_id: uuid.UUID, *, version: int, arguments: Any, reason: str = "") -> Done:
+    """Change the payload within its schema: a new version, on which nobody has voted yet.
+
+    Allowed while the request is open, and after an approval as long as the run has not taken the decision over.
+
+    Raises NotAllowed, NotFound, Stale, Invalid (does not fit the schema, or changes nothing), StateMismatch.
+    """
+    permit(actor, "approvals.decide_approval")
+    run, operation, approval = _locked(approval_id)
+    check_may_decide(actor, approval)
+    if version != approval.version:
+        raise Stale("this request has changed since the page was loaded: read the new version and edit that")
+    reopened = approval.state != State.OPEN
+    if reopened:
+        _check_may_reopen(actor, run, operation, approval)
+    encoded = validated(approval, arguments)
+    if codec.keyed_digest(encoded) == approval.digest:
+        raise Invalid("the edit changes nothing")
+    _new_version(actor, approval, encoded, reason)
+    if reopened:
+        _reopen(operation, approval)
+    lifecycle.append_event(
+        run,
+        "approval_edited",
+        actor,
+        reason,
+        approval=str(approval.pk),
+        version=approval.version,
+        digest=approval.digest,
+        reopened=reopened,
+    )
+    return Done(run, f"Version {approval.version} is up for decision; earlier votes are void.")
+
+
+def tool_of(approval: Approval) -> Tool | None:
+    """The tool whose call is to be approved; None for a question of the agent."""
+    try:
+        return registry.tool(approval.name)
+    except registry.UnknownWorkflow:
+        return None
+
+
+def _check_may_reopen(actor: Actor, run: Run, operation: Operation, approval: Approval) -> None:
+    if approval.state != State.APPROVED:
+        _check_open(actor, approval)
+    # A tool's call confirms the version with its intent. A question has no intent: its answer is taken over by the claim.
+    taken = approval.consumed_at is not None or run.is_terminal or run.step_seq != operation.step_seq
+    if taken or (tool_of(approval) is None and run.status != Status.WAITING):
+        raise StateMismatch(f"{approval.name} was approved by {approval.decided_by} and the run has taken that over")
+
+
+def validated(approval: Approval, arguments: Any) -> Any:
+    """Edited arguments, encoded. Raises Invalid with the path if they do not fit the tool's arguments or the schema."""
+    tool = tool_of(approval)
+    if tool is not None:
+        try:
+            return recordable(tool.arguments.model_validate(arguments), "the payload")
+        except ValidationError as error:
+            raise Invalid(problems(error, "the payload")) from None
+    encoded = recordable(arguments, "the payload")
+    validator = jsonschema.Draft202012Validator(approval.schema)
+    mistakes = sorted(validator.iter_errors(codec.plain(encoded)), key=lambda mistake: mistake.json_path)
+    if mistakes:
+        raise Invalid("the payload does not fit: " + "; ".join(f"{m.json_path}: {m.message}" for m in mistakes))
+    return encoded
+
+
+def _new_version(actor: Actor, approval: Approval, encoded: Any, reason: str) -> None:
+    display, sealed = redaction.split(encoded)
+    approval.version += 1
+    approval.payload, approval.digest = display, codec.keyed_digest(encoded)
+    approval.state, approval.decided_at, approval.decided_by, approval.reason = State.OPEN, None, "", ""
+    approval.save()
+    ApprovalVersion.objects.create(
+        approval=approval,
+        version=approval.version,
+        payload=display,
+        payload_sealed=sealed,
+        digest=approval.digest,
+        by=actor.name,
+        by_user_id=actor.id,
+        reason=reason,
+    )
+
+
+def _reopen(operation: Operation, approval: Approval) -> None:
+    """Take the recorded decision back; a time limit that passed meanwhile begins anew."""
+    operation.status, operation.finished_at, operation.settled_by = OpStatus.OPEN, None, ""
+    operation.result = operation.result_sealed = None
+    now, limit_s = clock.now(), approval.requirement["time_limit_s"]
+    if approval.expires_at is not None and approval.expires_at <= now and limit_s is not None:
+        approval.expires_at = operation.expires_at = now + timedelta(seconds=limit_s)
+        approval.save(update_fields=["expires_at"])
+    operation.save()
+
+
+def preview_edit(approval: Approval) -> Consequence:
+    """What an edit would do now."""
+    votes = waits.approvals_so_far(approval)
+    void = f" {votes} votes on version {approval.version} become void." if votes else ""
+    return Consequence(f"A new version {approval.version + 1} is up for decision.{void}", again=(approval.name,))

@@ -1,0 +1,29 @@
+#!/usr/bin/env python
+"""Command line of the project: `uv run manage.py COMMAND`."""
+
+import os
+import sys
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["sandbox"]:
+        # The outside world neither waits for Django's apps nor fails with them.
+        from agentops.sandbox.__main__ import main as sandbox
+
+        sys.exit(sandbox(sys.argv[2:]))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentops.settings")
+    # The demo is for a developer's machine; settings are read before any command could say so.
+    if sys.argv[1:2] == ["demo"]:
+        os.environ.setdefault("AGENTOPS_DEBUG", "1")
+    from django.core.management import execute_from_command_line
+
+    from agentops.embedded import EmbeddedUnavailable
+
+    try:
+        execute_from_command_line(sys.argv)
+    except EmbeddedUnavailable as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

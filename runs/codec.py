@@ -1,0 +1,171 @@
+"""JSON at the boundary: what may be recorded, in which canonical form, and what people see of it.
+
+Recorded values are JSON with a few tagged types. What PostgreSQL's jsonb or JSON itself cannot hold is refused with the path
+to it (`NotRecordable`) when a workflow hands it over, and replaced by a visible marker when it comes from outside (a
+provider's answer, an error message), so that a failure row can always be written.
+"""
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import math
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from django.conf import settings
+from pydantic import BaseModel
+
+#: Marks a tagged value. A plain dict that holds this key itself is escaped, so that data stays data (FAULTS X14).
+TAG = "$agentops"
+MAX_DEPTH = 200
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class NotRecordable(ValueError):
+    """This value cannot be recorded; the message names the path to it and why."""
+
+
+def _tag(kind: str, value: Any) -> dict[str, Any]:
+    return {TAG: kind, "v": value}
+
+
+def encode(value: Any, *, path: str = "$", lenient: bool = False) -> Any:
+    """Return `value` as plain JSON with tagged datetimes, dates, timedeltas, Decimals, UUIDs and bytes-free.
+
+    With `lenient`, what cannot be held becomes a visible marker instead of an error.
+
+    Raises:
+        NotRecordable: NaN, infinity, NUL, lone surrogates, sets, bytes, non-text keys, too deep, or an unknown type.
+    """
+    return _encode(value, path, lenient, 0)
+
+
+def _encode(value: Any, path: str, lenient: bool, depth: int) -> Any:
+    kind = type(value)
+    if value is None or kind is bool or kind is int:
+        return value
+    if kind is str:
+        if _UNSTORABLE.search(value):
+            if not lenient:
+                what = "NUL" if "\x00" in value else "a lone surrogate"
+                raise NotRecordable(f"{path} holds {what}, which PostgreSQL cannot store")
+            return _UNSTORABLE.sub(lambda m: f"⟦U+{ord(m[0]):04X}⟧", value)
+        return value
+    if kind is float:
+        if math.isfinite(value):
+            return value
+        if lenient:
+            return f"⟦{value}⟧"
+        raise NotRecordable(f"{path} is {value}, which JSON cannot hold")
+    if depth > MAX_DEPTH:
+        if lenient:
+            return "⟦too deep⟧"
+        raise NotRecordable(f"{path} is nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, BaseModel):
+        return _encode(value.model_dump(mode="python"), path, lenient, depth + 1)
+    if isinstance(value, Mapping):
+        out: dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                if not lenient:
+                    raise NotRecordable(f"{path} has the key {key!r}; keys must be text")
+                key = str(key)
+            clean = _encode(key, path, lenient, depth + 1)
+            out[clean] = _encode(item, f"{path}.{key}", lenient, depth + 1)
+        return _tag("dict", out) if TAG in out else out
+    if isinstance(value, list | tuple):
+        return [_encode(item, f"{path}[{i}]", lenient, depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, Enum):
+        return _encode(value.value, path, lenient, depth + 1)
+    if isinstance(value, str):
+        return _encode(str(value), path, lenient, depth)
+    if isinstance(value, bool | int):
+        return int(value)
+    if isinstance(value, datetime):
+        return _tag("datetime", value.isoformat())
+    if isinstance(value, date):
+        return _tag("date", value.isoformat())
+    if isinstance(value, timedelta):
+        return _tag("timedelta", value.total_seconds())
+    if isinstance(value, Decimal):
+        if value.is_finite():
+            return _tag("decimal", str(value))
+        if not lenient:
+            raise NotRecordable(f"{path} is {value}, which JSON cannot hold")
+        return f"⟦{value}⟧"
+    if isinstance(value, uuid.UUID):
+        return _tag("uuid", str(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return _encode(fields, path, lenient, depth + 1)
+    if lenient:
+        return f"⟦{kind.__name__}⟧"
+    raise NotRecordable(
+        f"{path} is a {kind.__name__}, which cannot be recorded; use text, numbers, lists, dicts, datetimes, Decimals, "
+        "UUIDs or pydantic models"
+    )
+
+
+_DECODERS: dict[str, Any] = {
+    "dict": lambda v: {k: decode(x) for k, x in v.items()},
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "timedelta": lambda v: timedelta(seconds=v),
+    "decimal": Decimal,
+    "uuid": uuid.UUID,
+}
+
+
+def decode(value: Any) -> Any:
+    """Inverse of `encode`. Raises KeyError for a tag that this version does not know."""
+    if isinstance(value, dict):
+        kind = value.get(TAG)
+        if kind is not None:
+            return _DECODERS[kind](value["v"])
+        return {key: decode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    return value
+
+
+def canonical(encoded: Any) -> bytes:
+    """The one text of an encoded value: sorted keys, no spaces, UTF-8. Digests are made from it."""
+    return json.dumps(encoded, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest(encoded: Any) -> str:
+    """sha256 of the canonical form, hex."""
+    return hashlib.sha256(canonical(encoded)).hexdigest()
+
+
+def keyed_digest(encoded: Any) -> str:
+    """HMAC-sha256 of the canonical form under the project's secret key, hex.
+
+    Votes bind to it: whoever can write to the database but does not hold the key cannot make another payload look approved.
+    """
+    key = hashlib.sha256(b"agentops approval digest" + settings.SECRET_KEY.encode()).digest()
+    return hmac.new(key, canonical(encoded), hashlib.sha256).hexdigest()
+
+
+def plain(encoded: Any) -> Any:
+    """An encoded value as people read it: tags resolved to text."""
+    if isinstance(encoded, dict):
+        if TAG in encoded:
+            inner = encoded["v"]
+            return plain(inner) if isinstance(inner, dict) else str(inner)
+        return {key: plain(item) for key, item in encoded.items()}
+    if isinstance(encoded, list):
+        return [plain(item) for item in encoded]
+    return encoded
+
+
+def clean_text(text: str, limit: int = 100_000) -> str:
+    """`text` as PostgreSQL can store it, cut to `limit` characters with a visible mark."""
+    clean: str = _encode(text, "$", True, 0)
+    return clean if len(clean) <= limit else clean[:limit] + f"… ⟦{len(clean) - limit} more characters⟧"

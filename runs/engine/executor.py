@@ -1,0 +1,656 @@
+"""Attempts: run a step's body, then end the attempt in one transaction, and go on with the next step."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Executor as Blocking
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.db import connection, transaction
+from pydantic import ValidationError
+
+from runs import clock as business
+from runs import codec, lifecycle, policies, redaction, registry, waits
+from runs.engine import effects, statements
+from runs.engine.closing import exhaust, limits_of, spend_failure
+from runs.engine.context import AsyncContext, Context, Visit
+from runs.engine.effects import AskDoubt, BackOff, OpenWait, first_error
+from runs.engine.execution import Execution, Record, attempt_digest, dumps, record_attempt
+from runs.engine.lease import clock
+from runs.errors import (
+    Cancelled,
+    ContextClosed,
+    Diverged,
+    InvalidInput,
+    LeaseLost,
+    Rejected,
+    Suspend,
+    ToolFailed,
+    UnlabelledParallel,
+)
+from runs.failpoints import failpoint
+from runs.models import Operation, Run
+from runs.models.operation import Kind, OpStatus
+from runs.states import AttentionKind, FailureKind, Outcome, Status
+from runs.workflow import Complete, Fail, Goto, Step
+
+log = structlog.get_logger(__name__)
+
+CONTROL = (Suspend, Cancelled, LeaseLost, Diverged, ContextClosed)
+
+
+
+
+class Snapshot:
+    """What a worker believes about limits between two looks at the database."""
+
+    def __init__(self) -> None:
+        self.overrides: policies.Overrides = {}
+
+    def refresh(self) -> None:
+        self.overrides = policies.load()
+
+
+class Executor:
+    """Executes claimed runs. One per worker process; `def` steps on the caller's thread, `async def` steps on the loop."""
+
+    def __init__(
+        self, snapshot: Snapshot, draining: Callable[[], bool], loop: asyncio.AbstractEventLoop, blocking: Blocking
+    ) -> None:
+        self.snapshot, self.draining, self.loop, self.blocking = snapshot, draining, loop, blocking
+
+    def run(self, execution: Execution) -> None:
+        """Execute attempts of the run until it is given away. Raises LeaseLost when it was taken away."""
+        if not self._begin(execution):
+            return
+        while True:
+            step = self._step(execution)
+            visit = self._visit(execution, step)
+            failpoint("attempt.begun")
+            state = codec.decode(execution.state)
+            try:
+                if execution.compensating:
+                    transition: Any = self._compensate(visit)
+                elif step is not None and step.atomic:
+                    if self._atomic(visit, step, state):
+                        return
+                    continue
+                else:
+                    assert step is not None
+                    transition = self._body(visit, step, state)
+            except BaseException as error:
+                visit.closed = True
+                self._ended_by(visit, error)
+                return
+            visit.closed = True
+            if not self._transition(visit, step, transition, state):
+                return
+            if self.draining():
+                execution.hand_back()
+                return
+
+    # --- before a body -------------------------------------------------------------------------------------------------
+
+    def _begin(self, execution: Execution) -> bool:
+        """What is decided at the claim, without executing a body. False if that ended or moved the run."""
+        if execution.past_run_deadline and not execution.compensating:
+            self._end_cold(
+                execution,
+                Outcome.TIMED_OUT,
+                lambda run, digest: lifecycle.end(
+                    run,
+                    Status.FAILED,
+                    lifecycle.CLOCK,
+                    reason="its deadline passed",
+                    kind=FailureKind.DEADLINE,
+                    attempt=digest,
+                ),
+                error_type="DeadlinePassed",
+                error="the run's deadline passed",
+            )
+            return False
+        if execution.cancel_requested:
+            if not self._in_doubt(execution):
+                self._cancel(execution)
+                return False
+        elif execution.failures:
+            # A retry limit that was lowered meanwhile acts on runs in back-off.
+            def recheck(run: Run) -> bool:
+                limits = limits_of(run)
+                if run.failures < limits.max_attempts:
+                    return False
+                record_attempt(run, Outcome.FENCED, error="the retry limit was lowered; the body was not executed")
+                exhaust(run, execution.actor, reason="the retry limit was lowered", limits=limits)
+                return True
+
+            if execution.under_lock(recheck, True):
+                return False
+        return True
+
+    def _in_doubt(self, execution: Execution) -> bool:
+        return execution.database.once(
+            "SELECT 1 FROM runs_operation WHERE run_id = %(run)s AND status = 'pending' LIMIT 1", {"run": execution.run_id}
+        ) is not None
+
+    def _step(self, execution: Execution) -> Step | None:
+        if execution.compensating:
+            return None
+        return registry.step(execution.workflow, execution.version, execution.step)
+
+    def _visit(self, execution: Execution, step: Step | None) -> Visit:
+        records: dict[str, Record] = {}
+        if execution.attempt_no > 1:
+            rows = execution.database.all(statements.VISIT, execution.fence())
+            records = {record.position: record for record in (Record(*row) for row in rows)}
+        return Visit(execution, step, records, self.snapshot.overrides)
+
+    # --- bodies --------------------------------------------------------------------------------------------------------
+
+    def _body(self, visit: Visit, step: Step, state: Any) -> Any:
+        execution = visit.execution
+        workflow = registry.workflow(execution.workflow, execution.version)
+        given = workflow.validate_input(codec.decode(execution.input))
+        if not step.is_async:
+            return step.fn(Context(visit, given, state))
+        context = AsyncContext(visit, given, state, self.blocking)
+        return asyncio.run_coroutine_threadsafe(self._on_loop(visit, step, context), self.loop).result()
+
+    async def _on_loop(self, visit: Visit, step: Step, context: AsyncContext) -> Any:
+        limit = asyncio.timeout(max(0.0, visit.execution.time_left))
+        try:
+            async with limit:
+                try:
+                    return await step.fn(context)
+                except BaseException as error:
+                    found = control_flow(error)
+                    if found is None:
+                        raise
+                    # Siblings of what suspended may still be at work: their records belong to this attempt.
+                    while visit.in_flight > 0:
+                        await asyncio.sleep(0.005)
+                    raise _Carried(found) from error
+        except _Carried as carried:
+            return carried
+        except TimeoutError as error:
+            return _Carried(_AttemptTimedOut() if limit.expired() else error)
+
+    def _compensate(self, visit: Visit) -> Any:
+        """Undo done effects, newest first, each as a recorded operation."""
+        context = Context(visit, None, None)
+
+        def plan(unsure: bool) -> list[tuple[Any, str, dict[str, Any]]]:
+            run = Run.objects.get(pk=visit.execution.run_id)
+            found = lifecycle.compensable(run)
+            # One that is half done is recorded in this visit and must be settled first.
+            return [(op.pk, op.compensate_with, _undo_arguments(op)) for op in found]
+
+        for of, tool_name, available in effects.cold(plan, visit.execution.lease):
+            tool = registry.tool(tool_name)
+            wanted = {name: available[name] for name in tool.arguments.model_fields if name in available}
+            context._drive(visit.compensate(tool, of, wanted))
+        return _Compensated()
+
+    def _atomic(self, visit: Visit, step: Step, state: Any) -> bool:
+        """Body and checkpoint in one transaction of Django's connection, the fence locked last. True if the run was given away."""
+        execution = visit.execution
+        workflow = registry.workflow(execution.workflow, execution.version)
+        context = Context(visit, workflow.validate_input(codec.decode(execution.input)), state)
+        transition: Any = None
+        try:
+            with transaction.atomic():
+                transition = step.fn(context)
+                visit.closed = True
+                self._check_transition(visit, step, transition)
+                if isinstance(transition, Goto) and transition.after is None:
+                    statement, parameters = self._goto(visit, transition, state)
+                elif isinstance(transition, Complete):
+                    statement, parameters = self._complete(visit, transition, state)
+                else:
+                    raise InvalidInput("an atomic step may return Goto without a delay, or Complete")
+                with connection.cursor() as cursor:
+                    cursor.execute(statement, execution.fence() | parameters)
+                    row = cursor.fetchone()
+                if row is None:
+                    raise _RolledBack
+        except _RolledBack:
+            self._decide_otherwise(visit, step, transition, state)
+            return True
+        except BaseException as error:
+            self._ended_by(visit, error)
+            return True
+        finally:
+            connection.close()
+        if isinstance(transition, Complete):
+            return True
+        self._move_on(execution, transition, state, row[0])
+        if self.draining():
+            execution.hand_back()
+            return True
+        return False
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def _transition(self, visit: Visit, step: Step | None, transition: Any, state: Any) -> bool:
+        """Carry out what the body returned. True if the run goes on in this worker."""
+        if isinstance(transition, _Carried):
+            self._ended_by(visit, transition.error)
+            return False
+        execution = visit.execution
+        try:
+            if isinstance(transition, _Compensated):
+                self._compensated(visit)
+                return False
+            assert step is not None
+            self._check_transition(visit, step, transition)
+            if isinstance(transition, Goto) and transition.after is None:
+                failpoint("checkpoint.before")
+                moved = execution.checkpoint(*self._goto(visit, transition, state))
+                failpoint("checkpoint.committed")
+                if moved is not None:
+                    self._move_on(execution, transition, state, moved)
+                    return True
+            elif isinstance(transition, Complete):
+                failpoint("checkpoint.before")
+                if execution.checkpoint(*self._complete(visit, transition, state)) is not None:
+                    failpoint("checkpoint.committed")
+                    return False
+            self._decide_otherwise(visit, step, transition, state)
+        except BaseException as error:
+            self._ended_by(visit, error)
+        return False
+
+    def _check_transition(self, visit: Visit, step: Step, transition: Any) -> None:
+        unused = visit.unused()
+        if unused:
+            what = ", ".join(f"{r.kind} {r.name} at {r.position}" for r in unused)
+            raise Diverged(f"the step ended without coming to what it had recorded: {what}")
+        if not isinstance(transition, Goto | Complete | Fail):
+            raise InvalidInput(f"step {step.name} returned {type(transition).__name__}, not Goto, Complete or Fail")
+        if isinstance(transition, Goto) and transition.target not in step.workflow.steps:
+            raise InvalidInput(f"step {step.name} goes to {transition.target!r}, which {step.workflow.name} does not have")
+
+    def _state(self, visit: Visit, state: Any) -> tuple[Any, str | None, bytes | None]:
+        """The new state: encoded, as a parameter (None: unchanged), sealed."""
+        encoded = codec.encode(state, path="ctx.state")
+        if encoded == visit.execution.state:
+            return encoded, None, None
+        effects.check_size(encoded, "ctx.state")
+        display, sealed = redaction.split(encoded)
+        return encoded, dumps(display), sealed
+
+    def _goto(self, visit: Visit, transition: Goto, state: Any) -> tuple[str, dict[str, Any]]:
+        execution = visit.execution
+        _, text, sealed = self._state(visit, state)
+        target = registry.step(execution.workflow, execution.version, transition.target)
+        return statements.GOTO, {
+            "next": target.name,
+            "timeout": policies.for_step(target, self.snapshot.overrides).timeout,
+            "state": text,
+            "state_sealed": sealed,
+            "step": execution.step,
+            "started": execution.attempt_started_at,
+        }
+
+    def _complete(self, visit: Visit, transition: Complete, state: Any) -> tuple[str, dict[str, Any]]:
+        execution = visit.execution
+        _, text, sealed = self._state(visit, state)
+        result = codec.encode(transition.result, path="result")
+        effects.check_size(result, "result")
+        display, result_sealed = redaction.split(result)
+        digest = attempt_digest(
+            execution.run_id, execution.step_seq, execution.attempt_no, execution.epoch, execution.step, "succeeded", ""
+        )
+        return statements.COMPLETE, {
+            "result": dumps(display),
+            "result_sealed": result_sealed,
+            "state": text,
+            "state_sealed": sealed,
+            "step": execution.step,
+            "started": execution.attempt_started_at,
+            "actor": execution.actor.name,
+            "event": dumps(
+                {"step": execution.step, "visit": execution.step_seq, "attempt": digest, "result": codec.digest(result)}
+            ),
+        }
+
+    def _move_on(self, execution: Execution, transition: Goto, state: Any, moved: Any) -> None:
+        target = registry.step(execution.workflow, execution.version, transition.target)
+        execution.state = codec.encode(state, path="ctx.state")
+        execution.step, execution.step_seq, execution.attempt_no = target.name, execution.step_seq + 1, 1
+        execution.failures = execution.crashes = 0
+        execution.visit_started_at = execution.attempt_started_at = moved
+        execution.deadline = clock() + policies.for_step(target, self.snapshot.overrides).timeout
+
+    def _decide_otherwise(self, visit: Visit, step: Step, transition: Any, state: Any) -> None:
+        """A checkpoint that the hot statement does not make: cancel, doubt, Fail, or a Goto that waits."""
+        execution = visit.execution
+        encoded, text, _ = self._state(visit, state)
+
+        def decide(run: Run) -> None:
+            cancelled = run.cancel_requested_at is not None and not run.compensating
+            outcome = Outcome.CANCELLED if cancelled else Outcome.SUCCEEDED
+            if isinstance(transition, Fail):
+                outcome = Outcome.FAILED
+            error = transition.reason if isinstance(transition, Fail) else ""
+            kept = encoded if text is not None else None
+            digest = record_attempt(
+                run, outcome, error_type="Fail" if error else "", error=error, state=kept
+            )
+            if text is not None:
+                run.state, run.state_sealed = redaction.split(encoded)
+                run.save(update_fields=["state", "state_sealed"])
+            if cancelled:
+                lifecycle.carry_out_cancel(run, execution.actor)
+            elif isinstance(transition, Fail):
+                lifecycle.end(
+                    run,
+                    Status.FAILED,
+                    execution.actor,
+                    reason=codec.clean_text(transition.reason, 2000),
+                    kind=FailureKind.DECLARED,
+                    attempt=digest,
+                )
+            elif isinstance(transition, Goto):
+                run.step, run.step_seq = transition.target, run.step_seq + 1
+                run.attempt_no = run.failures = run.crashes = run.lone_crashes = 0
+                run.visit_started_at = business.now()
+                lifecycle.requeue(run, business.now() + (transition.after or timedelta()))
+            else:
+                # Complete, refused because an effect is in doubt.
+                lifecycle.end(run, Status.COMPLETED, execution.actor, attempt=digest)
+
+        execution.under_lock(decide, None)
+
+    def _compensated(self, visit: Visit) -> None:
+        execution = visit.execution
+
+        def finish(run: Run) -> None:
+            digest = record_attempt(run, Outcome.SUCCEEDED)
+            reason = f"cancelled by {run.cancel_requested_by}; effects were compensated"
+            lifecycle.end(run, Status.CANCELLED, execution.actor, reason=reason, attempt=digest)
+
+        execution.under_lock(finish, None)
+
+    # --- attempts that end otherwise -----------------------------------------------------------------------------------
+
+    def _end_cold(
+        self,
+        execution: Execution,
+        outcome: Outcome,
+        move: Callable[[Run, str], None],
+        *,
+        error_type: str = "",
+        error: str = "",
+        trace: str = "",
+    ) -> None:
+        def transact(run: Run) -> None:
+            digest = record_attempt(run, outcome, error_type=error_type, error=error, traceback=trace)
+            move(run, digest)
+
+        execution.under_lock(transact, None)
+
+    def _cancel(self, execution: Execution) -> None:
+        self._end_cold(
+            execution, Outcome.CANCELLED, lambda run, digest: lifecycle.carry_out_cancel(run, execution.actor)
+        )
+
+    def _ended_by(self, visit: Visit, error: BaseException) -> None:
+        """The body raised: control flow of the engine, or an error of its own."""
+        execution = visit.execution
+        found = control_flow(error) or error
+        failpoint("attempt.ended")
+        if execution.lost or isinstance(found, LeaseLost | ContextClosed):
+            execution.lost = True
+            raise LeaseLost(str(found)) from error
+        if isinstance(found, Suspend):
+            self._suspend(visit)
+        elif isinstance(found, Cancelled):
+            self._cancel(execution)
+        elif isinstance(found, Diverged):
+            self._diverged(visit, found)
+        elif isinstance(found, Exception):
+            self._failed(visit, found)
+        elif isinstance(found, _AttemptTimedOut):
+            self._timed_out(visit)
+        else:
+            # SystemExit, KeyboardInterrupt and their like are errors of the body, not of this worker.
+            self._failed(visit, RuntimeError(f"the body raised {type(found).__name__}: {found}"))
+
+    def _diverged(self, visit: Visit, error: Diverged) -> None:
+        self._end_cold(
+            visit.execution,
+            Outcome.FAILED,
+            lambda run, digest: lifecycle.ask_person(
+                run, AttentionKind.DIVERGED, error.message, visit.execution.actor, attempt=digest
+            ),
+            error_type="Diverged",
+            error=error.message,
+        )
+
+    def _suspend(self, visit: Visit) -> None:
+        """Open the waits and give the run away, in one transaction that re-reads what is already settled."""
+        failpoint("suspend.before")
+        execution = visit.execution
+
+        def transact(run: Run) -> None:
+            doubts = [w for w in visit.wants if isinstance(w, AskDoubt)]
+            backs = [w for w in visit.wants if isinstance(w, BackOff)]
+            stop = run.cancel_requested_at is not None and not run.compensating
+            if stop and not doubts and not lifecycle.pending_effects(run):
+                record_attempt(run, Outcome.CANCELLED)
+                lifecycle.carry_out_cancel(run, execution.actor)
+                return
+            now = business.now()
+            opened = [self._open(run, w) for w in visit.wants if isinstance(w, OpenWait)]
+            settled = any([self._already_settled(run, operation) for operation in opened])
+            error = "; ".join(w.reason for w in backs if w.reason)
+            retry_at = now + min(w.pause for w in backs) if backs else None
+            digest = record_attempt(
+                run, Outcome.SUSPENDED, error_type="BackOff" if error else "", error=error, retry_at=retry_at
+            )
+            if doubts:
+                self._ask_doubt(run, doubts[0], execution)
+                return
+            if backs:
+                lifecycle.requeue(run, retry_at, status=Status.RETRYING)
+                if error:
+                    lifecycle.append_event(
+                        run, "retrying", execution.actor, error[:2000], step=run.step, visit=run.step_seq, attempt=digest
+                    )
+                return
+            run.status = Status.WAITING
+            run.worker_id = run.attempt_started_at = None
+            times = [o.expires_at for o in opened if o.expires_at is not None]
+            times += [run.deadline_at] if run.deadline_at else []
+            run.wake_at = now if settled else min(times) if times else None
+            run.sort_at = None if run.wake_at is None else run.wake_at - lifecycle.head_start(run)
+            run.save(update_fields=["status", "worker_id", "attempt_started_at", "wake_at", "sort_at"])
+            what = [{"kind": o.kind, "name": o.name, "operation": str(o.pk)} for o in opened]
+            lifecycle.append_event(
+                run, "waiting", execution.actor, step=run.step, visit=run.step_seq, waits=what, attempt=digest
+            )
+            if settled:
+                lifecycle.notify_due(run.queue)
+
+        execution.under_lock(transact, None)
+        failpoint("suspend.committed")
+
+    def _ask_doubt(self, run: Run, doubt: AskDoubt, execution: Execution) -> None:
+        """Ask a person, unless the outcome arrived meanwhile."""
+        operation = Operation.objects.get(pk=doubt.operation_id)
+        if operation.status != OpStatus.PENDING:
+            lifecycle.requeue(run)
+            return
+        lifecycle.ask_doubt(run, operation, execution.actor, doubt.why)
+
+    def _open(self, run: Run, want: OpenWait) -> Operation:
+        if want.existing is not None:
+            return Operation.objects.select_for_update().get(pk=want.existing)
+        display, sealed = redaction.split(want.request)
+        operation = Operation.objects.create(
+            run=run,
+            step_seq=run.step_seq,
+            position=want.position,
+            ordinal=want.ordinal,
+            attempt_no=run.attempt_no,
+            kind=want.kind,
+            name=want.name,
+            args_digest=want.digest,
+            status=OpStatus.OPEN,
+            request=display,
+            request_sealed=sealed,
+            correlation=want.correlation,
+            expires_at=None if want.limit is None else business.now() + want.limit,
+        )
+        waits.kind(want.kind).open(run, operation, want.options)
+        return operation
+
+    def _already_settled(self, run: Run, operation: Operation) -> bool:
+        if operation.status != OpStatus.OPEN:
+            return True
+        kind = waits.kind(operation.kind)
+        if kind.look(run, operation):
+            return True
+        if operation.expires_at is not None and operation.expires_at <= business.now():
+            kind.expire(run, operation)
+            return operation.status != OpStatus.OPEN
+        return False
+
+    def _failed(self, visit: Visit, error: Exception) -> None:
+        """An error of the body: retried by the step's policy, unless a tool's failure is already final."""
+        execution = visit.execution
+        kind = type(error).__name__
+        message = codec.clean_text(_text_of(error), 10_000)
+        trace = codec.clean_text(_trace_of(error))
+
+        def transact(run: Run) -> None:
+            digest = record_attempt(
+                run, Outcome.FAILED, error_type=kind, error=message, traceback=trace
+            )
+            forget_trailing_queries(run)
+            final = self._final_kind(visit, error)
+            if final is None:
+                spend_failure(run, limits_of(run), execution.actor, reason=f"{kind}: {message}"[:2000], attempt=digest)
+            elif run.cancel_requested_at and not run.compensating:
+                lifecycle.carry_out_cancel(run, execution.actor)
+            elif run.compensating:
+                lifecycle.ask_person(
+                    run, AttentionKind.COMPENSATION, f"a compensation failed: {message}"[:2000], execution.actor, attempt=digest
+                )
+            else:
+                lifecycle.end(
+                    run,
+                    Status.FAILED,
+                    execution.actor,
+                    reason=f"{kind}: {message}"[:2000],
+                    kind=final,
+                    attempt=digest,
+                )
+
+        execution.under_lock(transact, None)
+
+    def _timed_out(self, visit: Visit) -> None:
+        execution = visit.execution
+        error = f"step {execution.step} took too long and was cut short"
+
+        def move(run: Run, digest: str) -> None:
+            spend_failure(run, limits_of(run), lifecycle.CLOCK, reason=error, attempt=digest)
+
+        self._end_cold(execution, Outcome.TIMED_OUT, move, error_type="TimedOut", error=error)
+
+    def _final_kind(self, visit: Visit, error: Exception) -> FailureKind | None:
+        """The failure kind of an error that the step's retries cannot help; None for one that they may."""
+        if isinstance(error, Rejected | InvalidInput | UnlabelledParallel | ValidationError | codec.NotRecordable):
+            return FailureKind.NOT_RETRYABLE
+        if isinstance(error, ToolFailed):
+            by = visit.final_failures.get(error.tool) or next(
+                (r.settled_by for r in visit.records.values() if r.name == error.tool and r.status == OpStatus.FAILED), ""
+            )
+            return FailureKind.EXHAUSTED if by == "exhausted" else FailureKind.NOT_RETRYABLE
+        return None
+
+
+def forget_trailing_queries(run: Run) -> None:
+    """Queries after the visit's last effect, model request or wait are asked again by the next attempt.
+
+    Everything that an effect depended on stays as recorded.
+    """
+    visit = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, forgotten=False)
+    firm = visit.exclude(kind=Kind.QUERY).order_by("-ordinal").values_list("ordinal", flat=True).first() or 0
+    for operation in visit.filter(kind=Kind.QUERY, ordinal__gt=firm):
+        # The position is freed for the next answer; the row stays for people to read.
+        operation.position = f"{operation.position}#{run.attempt_no}"
+        operation.forgotten = True
+        operation.save(update_fields=["position", "forgotten"])
+
+
+class _Compensated:
+    """Every compensation is done."""
+
+
+class _RolledBack(Exception):
+    """The fence refused an atomic step's checkpoint."""
+
+
+class _AttemptTimedOut(BaseException):
+    """The attempt's own time limit cut its body short."""
+
+
+class _Carried(BaseException):
+    """Control flow that leaves the event loop as a value."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def control_flow(error: BaseException) -> BaseException | None:
+    """The engine's control flow in `error`, also inside exception groups (task groups wrap it); LeaseLost goes first."""
+    found: list[BaseException] = []
+
+    def collect(e: BaseException) -> None:
+        if isinstance(e, BaseExceptionGroup):
+            for inner in e.exceptions:
+                collect(inner)
+        elif isinstance(e, CONTROL):
+            found.append(e)
+
+    collect(error)
+    for kind in (LeaseLost, ContextClosed, Diverged, Cancelled, Suspend):
+        for e in found:
+            if isinstance(e, kind):
+                return e
+    return None
+
+
+def _undo_arguments(operation: Operation) -> dict[str, Any]:
+    """What a compensation may name: the effect's arguments as executed, and its `result`."""
+    sent, sealed = operation.request, operation.request_sealed
+    if operation.approved is not None:
+        sent, sealed = operation.approved, operation.approved_sealed
+    arguments = codec.decode(redaction.true_value(sent, sealed))
+    result = codec.decode(redaction.true_value(operation.result, operation.result_sealed))
+    return {**(arguments if isinstance(arguments, dict) else {}), "result": result}
+
+
+def _text_of(error: Exception) -> str:
+    """`str(error)`, defensively: an error that cannot be printed must not hide itself (FAULTS P8)."""
+    try:
+        if isinstance(error, ValidationError):
+            return first_error(error)
+        return str(error)
+    except Exception as inner:
+        return f"(its text could not be made: {type(inner).__name__})"
+
+
+def _trace_of(error: Exception) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as inner:
+        return f"(the traceback could not be made: {type(inner).__name__})"
+
+

@@ -1,0 +1,216 @@
+"""Leases live on the worker's row: take-over of what a dead worker held, and hand-back after a stop.
+
+Called by every worker's sweep, by the sentinel, and by the verbs.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Iterable, Sequence
+
+import structlog
+from django.conf import settings
+from django.db import connection, transaction
+
+from runs.engine.closing import close_dead_attempt
+from runs.engine.database import cold
+from runs.models import Run, Worker
+from runs.states import Outcome, Status
+
+log = structlog.get_logger(__name__)
+
+#: Beats use statement_timestamp(), which no test moves. After a restart of PostgreSQL every worker gets one lease to beat.
+_EXPIRED = """
+SELECT id FROM runs_worker WHERE closed_at IS NULL AND beat_until < statement_timestamp()
+  AND pg_postmaster_start_time() + make_interval(secs => %s) < statement_timestamp()
+"""
+
+
+def register(worker_id: uuid.UUID, *, queues: Sequence[str], capabilities: Sequence[str], slots: int) -> None:
+    """Write the row of a new worker process, its lease begun; re-arms runs that waited for somebody capable."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO runs_worker (id, host, pid, queues, capabilities, slots, code_version, started_at, beat_at,"
+            " beat_until, draining, lost_slots, gone_by) VALUES (%s, %s, %s, %s, %s, %s, '', statement_timestamp(),"
+            " statement_timestamp(), statement_timestamp() + make_interval(secs => %s), false, 0, '')",
+            [
+                worker_id,
+                socket.gethostname(),
+                os.getpid(),
+                list(queues),
+                list(capabilities),
+                slots,
+                settings.AGENTOPS_LEASE_SECONDS,
+            ],
+        )
+        rearm_capable(list(capabilities), list(queues))
+
+
+def close(worker_id: uuid.UUID) -> None:
+    """This worker holds nothing any more and ends its own lease."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_worker SET closed_at = coalesce(closed_at, statement_timestamp()) WHERE id = %s", [worker_id]
+        )
+
+
+def rearm_capable(capabilities: list[str], queues: list[str], batch: int = 500) -> int:
+    """Make runs due again that were parked for want of a capable worker. Returns how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH parked AS (SELECT id FROM runs_run WHERE held_by = 'no_capable_worker' AND queue = ANY(%s)"
+            " AND (workflow || '@' || version || '/' || step) = ANY(%s) LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)"
+            " UPDATE runs_run r SET held_by = '', wake_at = agentops_now(),"
+            " sort_at = agentops_now() - make_interval(mins => r.priority) FROM parked WHERE r.id = parked.id",
+            [queues, capabilities, batch],
+        )
+        return cursor.rowcount
+
+
+def park_incapable(batch: int = 200) -> int:
+    """Park due runs whose step no live worker knows; each keeps its attempts. Returns how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH capable AS (SELECT DISTINCT unnest(queues) AS queue, c.name FROM runs_worker, unnest(capabilities) AS c(name)"
+            " WHERE closed_at IS NULL AND beat_until > statement_timestamp()),"
+            " due AS (SELECT id FROM runs_run r WHERE sort_at < agentops_now() - interval '2 seconds'"
+            "  AND wake_at < agentops_now() - interval '2 seconds' AND NOT EXISTS (SELECT FROM capable k"
+            "  WHERE k.queue = r.queue AND k.name = r.workflow || '@' || r.version || '/' || r.step)"
+            "  ORDER BY sort_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)"
+            " UPDATE runs_run r SET held_by = 'no_capable_worker', wake_at = NULL, sort_at = NULL FROM due WHERE r.id = due.id",
+            [batch],
+        )
+        return cursor.rowcount
+
+
+def expired(worker_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
+    """Those of `worker_ids` whose lease is over or whose row was closed. The sentinel kills and reaps them."""
+    wanted = list(worker_ids)
+    if not wanted:
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute(_EXPIRED + " AND id = ANY(%s)", [settings.AGENTOPS_LEASE_SECONDS, wanted])
+        over = {row[0] for row in cursor.fetchall()}
+    return over | set(Worker.objects.filter(pk__in=wanted, closed_at__isnull=False).values_list("pk", flat=True))
+
+
+def reap(worker_id: uuid.UUID, *, graceful: bool = False) -> int:
+    """`waitpid` has returned for this worker: it is certainly dead. Ends its lease and moves its runs on.
+
+    With `graceful` its process was stopped by us: cut attempts are `stopped` and spend nothing. Returns how many runs moved.
+    """
+
+    def close(unsure: bool) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE runs_worker SET closed_at = coalesce(closed_at, statement_timestamp()),"
+                " reaped_at = coalesce(reaped_at, statement_timestamp()) WHERE id = %s",
+                [worker_id],
+            )
+
+    cold(close)
+    outcome = Outcome.STOPPED if graceful else Outcome.CRASHED
+    error = "its worker was stopped" if graceful else "its worker process died"
+    return _take_over_runs_of(worker_id, outcome, error)
+
+
+def _take_over_runs_of(worker_id: uuid.UUID, outcome: Outcome, error: str) -> int:
+    held = list(Run.objects.filter(worker_id=worker_id).values_list("pk", flat=True))
+    return sum(_take_over(run_id, worker_id, outcome, error) for run_id in held)
+
+
+def _take_over(run_id: uuid.UUID, worker_id: uuid.UUID | None, outcome: Outcome, error: str) -> bool:
+    """Close one dead attempt, in a transaction of its own: a broken run must not stop the others."""
+
+    def close(unsure: bool) -> bool:
+        run = (
+            Run.objects.select_for_update(no_key=True, of=("self",), skip_locked=True)
+            .filter(pk=run_id, status=Status.RUNNING, worker_id=worker_id)
+            .first()
+        )
+        if run is None:  # somebody was faster, or holds its lock: the next sweep looks again
+            return False
+        close_dead_attempt(run, outcome=outcome, closed_by="take-over", error=error)
+        return True
+
+    return cold(close)
+
+
+def close_expired() -> list[uuid.UUID]:
+    """Close the rows of workers whose lease is over: from now on no beat renews them. Returns their ids."""
+
+    def close(unsure: bool) -> list[uuid.UUID]:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE runs_worker SET closed_at = statement_timestamp() WHERE id IN ({_EXPIRED} FOR UPDATE SKIP LOCKED)"
+                " AND closed_at IS NULL AND beat_until < statement_timestamp() RETURNING id",
+                [settings.AGENTOPS_LEASE_SECONDS],
+            )
+            return [row[0] for row in cursor.fetchall()]
+
+    return cold(close)
+
+
+def sweep(batch: int = 100) -> int:
+    """Take over what dead workers hold and what overran its attempt's deadline. Returns how many runs moved.
+
+    Both are found through the index on `worker_id`: only running runs are in it. The worker itself closes an attempt that
+    overruns; two seconds later anybody may.
+    """
+    for worker_id in close_expired():
+        log.warning("worker.lease_over", worker=str(worker_id))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT r.id, r.worker_id, w.closed_at IS NOT NULL FROM runs_run r JOIN runs_worker w ON w.id = r.worker_id"
+            " WHERE r.worker_id IS NOT NULL AND (w.closed_at IS NOT NULL OR r.wake_at < agentops_now() - interval '2 seconds')"
+            " LIMIT %s",
+            [batch],
+        )
+        rows = cursor.fetchall()
+    moved = 0
+    for run_id, worker_id, dead in rows:
+        try:
+            if dead:
+                moved += _take_over(run_id, worker_id, Outcome.CRASHED, "its worker's lease ran out")
+            else:
+                moved += close_overrun(run_id, worker_id)
+        except Exception:
+            # One run that cannot be moved must not keep the others from being taken over (FAULTS R12).
+            log.exception("take_over.failed", run=str(run_id))
+    return moved
+
+
+def close_overrun(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int | None = None) -> bool:
+    """Fence an attempt whose deadline has passed: it is closed as timed out. False if it is not (any more) overdue."""
+
+    def close(unsure: bool) -> bool:
+        from runs import clock
+
+        candidates = Run.objects.select_for_update(no_key=True, of=("self",), skip_locked=True)
+        run = candidates.filter(
+            pk=run_id, status=Status.RUNNING, worker_id=worker_id, wake_at__lte=clock.now()
+        ).first()
+        if run is None or (epoch is not None and run.epoch != epoch):
+            return False
+        took = (run.wake_at - run.attempt_started_at).total_seconds() if run.wake_at and run.attempt_started_at else 0
+        close_dead_attempt(
+            run,
+            outcome=Outcome.TIMED_OUT,
+            closed_by="time-out",
+            error=f"step {run.step} took longer than {took:.3g} s; it may still be running in its worker",
+        )
+        return True
+
+    return cold(close)
+
+
+def lone_due(queues: Sequence[str]) -> int:
+    """How many due runs wait for a process of their own (at most 10 are counted)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM runs_run WHERE queue = ANY(%s) AND crashes > 0"
+            " AND sort_at <= agentops_now() AND wake_at <= agentops_now() LIMIT 10) AS due",
+            [list(queues)],
+        )
+        count: int = cursor.fetchone()[0]
+        return count

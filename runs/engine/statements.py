@@ -1,0 +1,217 @@
+"""The hot path, as SQL: each is one statement, one round trip, one commit.
+
+Every write of a worker carries the fence `id, epoch, step_seq, status = 'running'` and locks the run's row in the same
+statement. No rows means: fenced, cancelled or already applied; `READ_BACK` tells which.
+"""
+
+#: Seconds an attempt may take, by capability, as one jsonb parameter; 60 where it says nothing.
+_TIMEOUT = "make_interval(secs => coalesce((%(timeouts)s::jsonb ->> (r.workflow || '@' || r.version || '/' || r.step))::float8, 60))"
+
+_CLAIMED = """
+    r.id, r.workflow, r.version, r.step, r.step_seq, r.attempt_no, r.epoch, r.queue, r.state, r.state_sealed,
+    r.input, r.input_sealed, r.compensating, r.cancel_requested_at IS NOT NULL, r.failures, r.crashes,
+    r.visit_started_at, r.attempt_started_at,
+    extract(epoch FROM r.wake_at - agentops_now())::float8, r.external, r.deadline_at <= agentops_now(), r.started_by_name,
+    r.subject
+"""
+
+
+def _claim(crashes: str) -> str:
+    return f"""
+WITH due AS (
+    SELECT id, workflow = ANY(%(paused)s) AS paused FROM runs_run
+    WHERE queue = %(queue)s AND sort_at <= agentops_now() AND wake_at <= agentops_now() AND {crashes}
+      AND (workflow || '@' || version || '/' || step) = ANY(%(capabilities)s)
+      AND EXISTS (SELECT FROM runs_worker WHERE id = %(worker)s AND closed_at IS NULL AND beat_until > statement_timestamp())
+    ORDER BY sort_at LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+), parked AS (
+    UPDATE runs_run r SET wake_at = NULL, sort_at = NULL, held_by = 'paused' FROM due WHERE r.id = due.id AND due.paused
+)
+UPDATE runs_run r SET
+    status = 'running', epoch = r.epoch + 1, attempt_no = r.attempt_no + 1, worker_id = %(worker)s, sort_at = NULL,
+    held_by = '', attempt_started_at = agentops_now(),
+    wake_at = LEAST(agentops_now() + {_TIMEOUT},
+        CASE WHEN r.deadline_at IS NOT NULL THEN greatest(r.deadline_at, agentops_now() + interval '1 second') END)
+FROM due WHERE r.id = due.id AND NOT due.paused
+RETURNING {_CLAIMED}
+"""
+
+
+#: `sort_at` orders; `wake_at` keeps a head start from waking a timer early.
+CLAIM = _claim("crashes = 0")
+#: Runs that were there when a worker died: one at a time, in a process that does nothing else. Own partial index.
+CLAIM_ALONE = _claim("crashes > 0")
+
+_FENCE = "r.id = %(run)s AND r.epoch = %(epoch)s AND r.step_seq = %(seq)s AND r.status = 'running'"
+
+_INSERT_ATTEMPT = """
+INSERT INTO runs_attempt (run_id, step_seq, attempt_no, epoch, step, outcome, worker_id, started_at, ended_at,
+    error_type, error, traceback, retry_at, state_after, state_after_sealed, closed_by)
+SELECT r.id, %(seq)s, %(attempt)s, %(epoch)s, %(step)s, 'succeeded', %(worker)s, %(started)s, r.now, '', '', '', NULL,
+    %(state)s::jsonb, %(state_sealed)s, ''
+FROM r RETURNING ended_at
+"""
+
+#: The checkpoint of a Goto: the run goes on under the same epoch. No event.
+GOTO = f"""
+WITH t AS MATERIALIZED (SELECT agentops_now() AS now), r AS (
+    UPDATE runs_run r SET
+        step = %(next)s, step_seq = r.step_seq + 1, attempt_no = 1, failures = 0, crashes = 0, lone_crashes = 0,
+        wake_at = LEAST(t.now + make_interval(secs => %(timeout)s), r.deadline_at),
+        visit_started_at = t.now, attempt_started_at = t.now,
+        state = coalesce(%(state)s::jsonb, r.state), state_sealed = CASE WHEN %(state)s::jsonb IS NULL
+            THEN r.state_sealed ELSE %(state_sealed)s END
+    FROM t WHERE {_FENCE} AND r.cancel_requested_at IS NULL AND (r.deadline_at IS NULL OR r.deadline_at > t.now)
+    RETURNING r.id, t.now
+)
+{_INSERT_ATTEMPT}
+"""
+
+#: The checkpoint of a Complete; refused while an effect of the run is in doubt.
+COMPLETE = f"""
+WITH t AS MATERIALIZED (SELECT agentops_now() AS now), r AS (
+    UPDATE runs_run r SET
+        status = 'completed', worker_id = NULL, wake_at = NULL, sort_at = NULL, attempt_started_at = NULL,
+        finished_at = t.now, result = %(result)s::jsonb, result_sealed = %(result_sealed)s,
+        state = coalesce(%(state)s::jsonb, r.state), state_sealed = CASE WHEN %(state)s::jsonb IS NULL
+            THEN r.state_sealed ELSE %(state_sealed)s END,
+        event_seq = r.event_seq + 1,
+        event_head = agentops_event_head(r.event_head, agentops_event_text(
+            r.event_seq + 1, t.now, 'completed', NULL, %(actor)s, '', %(event)s::jsonb))
+    FROM t WHERE {_FENCE} AND r.cancel_requested_at IS NULL
+      AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.run_id = r.id AND o.status = 'pending')
+    RETURNING r.id, r.event_seq, r.event_head, t.now
+), e AS (
+    INSERT INTO runs_event (run_id, seq, at, kind, actor_id, actor, reason, data, head)
+    SELECT r.id, r.event_seq, r.now, 'completed', NULL, %(actor)s, '', %(event)s::jsonb, r.event_head FROM r
+)
+{_INSERT_ATTEMPT}
+"""
+
+#: A worker gives a run back that it does not execute; the attempt that was not begun is not counted.
+HAND_BACK = """
+UPDATE runs_run r SET status = CASE WHEN compensating THEN 'cancelling' ELSE 'queued' END, worker_id = NULL,
+    attempt_no = greatest(attempt_no - 1, 0), attempt_started_at = NULL,
+    wake_at = agentops_now(), sort_at = agentops_now() - make_interval(mins => priority)
+WHERE r.id = %(run)s AND r.epoch = %(epoch)s AND r.status = 'running' AND r.worker_id = %(worker)s RETURNING 1
+"""
+
+READ_BACK = """
+SELECT r.epoch = %(epoch)s AND r.step_seq = %(seq)s AND r.status = 'running' AS held,
+    r.cancel_requested_at IS NOT NULL AND NOT r.compensating AS cancelled,
+    (SELECT a.ended_at FROM runs_attempt a WHERE a.run_id = r.id AND a.step_seq = %(seq)s
+        AND a.attempt_no = %(attempt)s AND a.epoch = %(epoch)s AND a.closed_by = '') AS mine
+FROM runs_run r WHERE r.id = %(run)s
+"""
+
+_COLUMNS = """id, position, ordinal, kind, name, args_digest, status, result, result_sealed, response, response_sealed,
+    error_type, error, provider_key, generation, tries, looks, intent_epoch, intent_worker_id, first_sent_at,
+    call_ended_at, earlier_send_open, settled_by, finished_at"""
+
+VISIT = f"SELECT {_COLUMNS} FROM runs_operation WHERE run_id = %(run)s AND step_seq = %(seq)s AND NOT forgotten ORDER BY ordinal"
+
+#: Intent: committed before anything is sent. Takes an operation over that certainly did not happen (`retry`).
+INTENT = f"""
+WITH r AS (
+    SELECT r.id FROM runs_run r WHERE {_FENCE} AND (r.cancel_requested_at IS NULL OR r.compensating) FOR NO KEY UPDATE
+)
+INSERT INTO runs_operation AS o (id, run_id, step_seq, position, ordinal, attempt_no, kind, name, forgotten, args_digest, status,
+    request, request_sealed, approved, approved_sealed, error_type, error, provider_key, provider_ref, generation, tries, looks,
+    intent_epoch, intent_worker_id, intent_at, first_sent_at, earlier_send_open, settled_by, correlation, compensates,
+    compensate_with, started_at)
+SELECT %(id)s, r.id, %(seq)s, %(position)s, %(ordinal)s, %(attempt)s, 'effect', %(name)s, false, %(digest)s, 'pending',
+    %(request)s::jsonb, %(request_sealed)s, %(approved)s::jsonb, %(approved_sealed)s, '', '', %(key)s, '', %(generation)s, 0, 0,
+    %(epoch)s, %(worker)s, agentops_now(), agentops_now(), false, '', '', %(compensates)s, %(compensate_with)s, agentops_now()
+FROM r
+ON CONFLICT (run_id, step_seq, position) DO UPDATE SET status = 'pending', intent_epoch = excluded.intent_epoch,
+    intent_worker_id = excluded.intent_worker_id, intent_at = excluded.intent_at, call_ended_at = NULL,
+    attempt_no = excluded.attempt_no, provider_key = excluded.provider_key, error_type = '', error = '',
+    approved = excluded.approved, approved_sealed = excluded.approved_sealed,
+    first_sent_at = CASE WHEN o.provider_key = excluded.provider_key THEN o.first_sent_at ELSE excluded.first_sent_at END
+WHERE o.status = 'retry' OR (o.status = 'pending' AND o.intent_epoch = %(epoch)s AND o.intent_worker_id = %(worker)s)
+RETURNING o.id, o.first_sent_at
+"""
+
+#: A new intent over a pending one, under the same key, before it is sent again.
+RESTAMP = f"""
+WITH r AS (
+    SELECT r.id FROM runs_run r WHERE {_FENCE} AND (r.cancel_requested_at IS NULL OR r.compensating) FOR NO KEY UPDATE
+)
+UPDATE runs_operation o SET intent_epoch = %(epoch)s, intent_worker_id = %(worker)s, intent_at = agentops_now(),
+    attempt_no = %(attempt)s, call_ended_at = NULL, earlier_send_open = o.earlier_send_open OR %(open)s
+FROM r WHERE o.id = %(id)s AND o.run_id = r.id AND o.status = 'pending'
+  AND (o.intent_epoch = %(seen)s OR (o.intent_epoch = %(epoch)s AND o.intent_worker_id = %(worker)s))
+  AND (%(window)s::float8 IS NULL OR o.first_sent_at + make_interval(secs => %(window)s) > agentops_now())
+RETURNING o.id
+"""
+
+#: The outcome of a send while the run is still this worker's: fenced by its own intent. Otherwise see `effects.settle_late`.
+OUTCOME = f"""
+WITH r AS (SELECT r.id FROM runs_run r WHERE {_FENCE} FOR NO KEY UPDATE)
+UPDATE runs_operation o SET status = %(status)s, response = %(response)s::jsonb, response_sealed = %(sealed)s,
+    result = %(response)s::jsonb, result_sealed = %(sealed)s, error_type = %(error_type)s, error = %(error)s,
+    provider_ref = %(ref)s, tries = o.tries + 1, settled_by = %(by)s, generation = o.generation + %(bump)s,
+    call_ended_at = agentops_now(),
+    finished_at = CASE WHEN %(status)s IN ('done', 'failed') THEN agentops_now() END
+FROM r WHERE o.id = %(id)s AND o.run_id = r.id AND o.status = 'pending'
+  AND o.intent_epoch = %(epoch)s AND o.intent_worker_id = %(worker)s
+RETURNING o.finished_at
+"""
+
+#: The sender says: my call is over and I do not know. Not fenced by the run: it is evidence about the call.
+CALL_ENDED = """
+UPDATE runs_operation SET call_ended_at = agentops_now(), looks = looks + 1, error_type = %(error_type)s, error = %(error)s
+WHERE id = %(id)s AND status = 'pending' AND intent_epoch = %(epoch)s AND intent_worker_id = %(worker)s RETURNING looks
+"""
+
+#: Queries and model requests are written once, after.
+RECORD = f"""
+WITH r AS (SELECT r.id FROM runs_run r WHERE {_FENCE} FOR NO KEY UPDATE)
+INSERT INTO runs_operation AS o (id, run_id, step_seq, position, ordinal, attempt_no, kind, name, forgotten, args_digest, status,
+    request, request_sealed, response, response_sealed, result, result_sealed, error_type, error, provider_ref, generation, tries,
+    looks, earlier_send_open, settled_by, correlation, compensate_with, started_at, finished_at)
+SELECT %(id)s, r.id, %(seq)s, %(position)s, %(ordinal)s, %(attempt)s, %(kind)s, %(name)s, false, %(digest)s, %(status)s,
+    %(request)s::jsonb, %(request_sealed)s, %(response)s::jsonb, %(sealed)s, %(response)s::jsonb, %(sealed)s, %(error_type)s,
+    %(error)s, '', 0, 1, 0, false, %(by)s, '', '', agentops_now() - make_interval(secs => %(elapsed)s),
+    CASE WHEN %(status)s IN ('done', 'failed') THEN agentops_now() END
+FROM r
+ON CONFLICT (run_id, step_seq, position) DO UPDATE SET status = excluded.status, response = excluded.response,
+    response_sealed = excluded.response_sealed, result = excluded.result, result_sealed = excluded.result_sealed,
+    error_type = excluded.error_type, error = excluded.error, tries = o.tries + 1, attempt_no = excluded.attempt_no,
+    settled_by = excluded.settled_by, finished_at = excluded.finished_at
+WHERE o.status = 'retry'
+RETURNING o.finished_at
+"""
+
+MESSAGE = f"""
+WITH r AS (SELECT r.id FROM runs_run r WHERE {_FENCE} FOR NO KEY UPDATE)
+INSERT INTO runs_message AS m (id, run_id, step_seq, position, attempt_no, role, content, content_sealed, digest, created_at)
+SELECT %(id)s, r.id, %(seq)s, %(position)s, %(attempt)s, %(role)s, %(content)s::jsonb, %(sealed)s, %(digest)s, agentops_now()
+FROM r ON CONFLICT (run_id, step_seq, position) DO UPDATE SET position = m.position WHERE m.digest = excluded.digest
+RETURNING m.created_at
+"""
+
+MESSAGES = """
+SELECT step_seq, position, role, content, content_sealed, digest FROM runs_message WHERE run_id = %(run)s ORDER BY id
+"""
+
+LOG_LINE = f"""
+WITH r AS (SELECT r.id FROM runs_run r WHERE {_FENCE} FOR NO KEY UPDATE)
+INSERT INTO runs_log_line (id, run_id, step_seq, position, attempt_no, level, text, data, created_at)
+SELECT %(id)s, r.id, %(seq)s, %(position)s, %(attempt)s, %(level)s, %(text)s, %(data)s::jsonb, agentops_now()
+FROM r ON CONFLICT (run_id, step_seq, position) DO UPDATE SET position = excluded.position RETURNING 1
+"""
+
+EXTERNAL = f"""
+UPDATE runs_run r SET external = r.external || %(added)s::jsonb WHERE {_FENCE} RETURNING 1
+"""
+
+#: One UPDATE renews the lease of every run that the worker holds; what it holds comes back for reconciliation.
+BEAT = """
+UPDATE runs_worker w SET beat_at = statement_timestamp(), lost_slots = %(lost)s, draining = %(draining)s,
+    beat_until = statement_timestamp() + make_interval(secs => %(lease)s)
+WHERE w.id = %(worker)s AND w.closed_at IS NULL
+RETURNING (SELECT coalesce(jsonb_agg(jsonb_build_array(r.id, r.epoch, r.cancel_requested_at IS NOT NULL AND NOT r.compensating)), '[]')
+    FROM runs_run r WHERE r.worker_id = %(worker)s)
+"""

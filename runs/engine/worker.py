@@ -1,0 +1,378 @@
+"""A worker process's part in executing runs: beat, claim, execute, sweep.
+
+LISTEN is the hint, the poll the truth. Leases live on the worker's row: one UPDATE a beat renews all its runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import psycopg
+import structlog
+from django.conf import settings
+from django.db import connection
+
+from runs import policies, redaction, registry
+from runs.engine import leases, statements
+from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold, connect_directly
+from runs.engine.execution import Execution, dumps
+from runs.engine.executor import Executor, Snapshot
+from runs.engine.lease import Lease, clock
+from runs.errors import LeaseLost
+from runs.failpoints import failpoint
+from runs.lifecycle import DUE_CHANNEL
+from runs.policies import POLICY_CHANNEL
+
+log = structlog.get_logger(__name__)
+
+
+class StopSignal(Protocol):
+    """Set once, when this process shall drain."""
+
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def fileno(self) -> int: ...
+
+
+class WorkerClosed(RuntimeError):
+    """Somebody took this worker for dead and closed its row; the process must end without doing anything more."""
+
+
+class RunWorker:
+    """Executes runs in `slots` slots until `stop` is set. `run` blocks; call it on a thread of its own."""
+
+    def __init__(
+        self, *, worker_id: uuid.UUID, queues: Sequence[str], slots: int, stop: StopSignal, alone: bool = False
+    ) -> None:
+        """With `alone` it takes nothing but runs that were there when a worker died, one at a time."""
+        self.worker_id, self.queues, self.stop, self.alone = worker_id, list(queues), stop, alone
+        self.slots = 1 if alone else slots
+        self.wants_recycle = False
+        """Too many slots are lost to attempts that timed out and cannot be killed: drain and start afresh."""
+        self.lease = Lease(settings.AGENTOPS_LEASE_SECONDS, settings.AGENTOPS_SEND_MARGIN_SECONDS)
+        self.snapshot = Snapshot()
+        self._live: dict[uuid.UUID, Execution] = {}
+        self._lost: set[int] = set()
+        self._strays: set[tuple[uuid.UUID, int]] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._ended = threading.Event()
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        self._queue_turn = 0
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Register, work, drain, close. Raises WorkerClosed when this worker was taken for dead."""
+        capabilities = registry.capabilities()
+        self._register(capabilities)
+        self.database = Database(min(8, max(2, self.slots)))
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run_loop, name="steps-loop", daemon=True).start()
+        self.blocking = ThreadPoolExecutor(min(8, max(2, self.slots)), thread_name_prefix="steps-db")
+        self.executor = Executor(self.snapshot, self._draining, self.loop, self.blocking)
+        beats = threading.Thread(target=self._beats, name="beats", daemon=True)
+        beats.start()
+        try:
+            self._work(capabilities)
+        finally:
+            self._ended.set()
+            self.lease.end()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.database.close()
+        if self._closed.is_set():
+            raise WorkerClosed("the lease of this worker was ended by others; its process ends")
+        beats.join(5)
+        self._unregister()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def _register(self, capabilities: list[str]) -> None:
+        while not self.stop.is_set():
+            asked = clock()
+            try:
+                cold(
+                    lambda unsure: leases.register(
+                        self.worker_id, queues=self.queues, capabilities=capabilities, slots=self.slots
+                    )
+                )
+                self.snapshot.refresh()
+                self.lease.renew(asked)
+                return
+            except UNSURE_DJANGO as error:
+                log.warning("worker.register_again", error=str(error))
+                self.stop.wait(0.5)
+            finally:
+                connection.close()
+
+    def _unregister(self) -> None:
+        """Nothing runs any more: end the lease. Whether the process is dead, only its parent can say."""
+        try:
+            cold(lambda unsure: leases.close(self.worker_id))
+        except UNSURE_DJANGO as error:
+            log.warning("worker.close_failed", error=str(error))  # the lease runs out by itself
+
+    def _draining(self) -> bool:
+        return self.stop.is_set() or self.wants_recycle
+
+    # --- beats ---------------------------------------------------------------------------------------------------------
+
+    def _beats(self) -> None:
+        """Renew the lease on a connection of its own, so that no slow statement can delay it."""
+        raw: psycopg.Connection[Any] | None = None
+        pause = settings.AGENTOPS_BEAT_SECONDS
+        while not self._ended.is_set() and not self._closed.is_set():
+            asked = clock()
+            try:
+                if raw is None:
+                    raw = connect_directly()
+                failpoint("beat.before")
+                row = raw.execute(
+                    statements.BEAT,
+                    {
+                        "worker": self.worker_id,
+                        "lease": self.lease.seconds,
+                        "lost": len(self._lost),
+                        "draining": self._draining(),
+                    },
+                    prepare=True,
+                ).fetchone()
+            except UNSURE as error:
+                log.warning("beat.failed", error=str(error), lease_left=round(self.lease.remaining, 2))
+                if raw is not None:
+                    raw.close()
+                raw = None
+                self._ended.wait(min(0.3, pause))
+                continue
+            if row is None:
+                self._close_from_outside()
+                break
+            self.lease.renew(asked)
+            self._reconcile(row[0])
+            self._overruns()
+            self._ended.wait(pause)
+        if raw is not None:
+            raw.close()
+
+    def _close_from_outside(self) -> None:
+        log.error("worker.closed", worker=str(self.worker_id))
+        self.lease.end()
+        with self._lock:
+            for execution in self._live.values():
+                execution.lost = True
+        self._closed.set()
+        self._wake()
+
+    def _reconcile(self, held: list[list[Any]]) -> None:
+        """Hand back runs that this worker owns and does not execute: the answer to its claim was lost.
+
+        Only what two beats in a row found so: between them every claim has entered what it claimed.
+        """
+        strays: set[tuple[uuid.UUID, int]] = set()
+        for run_text, epoch, cancelled in held:
+            run_id = uuid.UUID(run_text)
+            with self._lock:
+                execution = self._live.get(run_id)
+                if execution is not None and execution.epoch == epoch:
+                    execution.cancel_requested = execution.cancel_requested or bool(cancelled)
+                    continue
+            strays.add((run_id, epoch))
+        for run_id, epoch in strays & self._strays:
+            log.warning("run.handed_back", run=str(run_id))
+            self.database.once(
+                statements.HAND_BACK, {"run": run_id, "epoch": epoch, "worker": self.worker_id}
+            )
+        self._strays = strays
+
+    def _overruns(self) -> None:
+        """Fence attempts whose deadline has passed. A `def` step cannot be killed: its slot is lost until it returns."""
+        with self._lock:
+            late = [e for e in self._live.values() if e.time_left < -0.2 and not e.lost]
+        for execution in late:
+            try:
+                closed = leases.close_overrun(execution.run_id, self.worker_id, execution.epoch)
+            except UNSURE_DJANGO as error:
+                log.warning("overrun.again", error=str(error))
+                continue
+            if not closed:
+                continue
+            execution.lost = True
+            log.warning("attempt.timed_out", run=str(execution.run_id), step=execution.step)
+            with self._lock:
+                self._live.pop(execution.run_id, None)
+                self._lost.add(id(execution))
+                self.wants_recycle = self.wants_recycle or len(self._lost) * 2 >= self.slots
+            self._wake()
+
+    # --- claims --------------------------------------------------------------------------------------------------------
+
+    def _work(self, capabilities: list[str]) -> None:
+        listener: psycopg.Connection[Any] | None = None
+        next_sweep = 0.0
+        while not self._draining() and not self._closed.is_set():
+            try:
+                if listener is None:
+                    listener = connect_directly()
+                    listener.execute(f"LISTEN {DUE_CHANNEL}")
+                    listener.execute(f"LISTEN {POLICY_CHANNEL}")
+                    self.snapshot.refresh()
+                if clock() >= next_sweep:
+                    next_sweep = clock() + settings.AGENTOPS_BEAT_SECONDS / 2
+                    self._sweep()
+                if not self._claim(capabilities):
+                    self._idle(listener, min(settings.AGENTOPS_POLL_SECONDS, max(0.0, next_sweep - clock())))
+            except (*UNSURE, *UNSURE_DJANGO) as error:
+                log.warning("worker.database_away", error=str(error))
+                if listener is not None:
+                    listener.close()
+                listener = None
+                self.stop.wait(0.3)
+            finally:
+                connection.close()
+        if listener is not None:
+            listener.close()
+        self._drain()
+
+    def _drain(self) -> None:
+        """No new claims; running steps go on until they end or the process is ended from outside."""
+        while not self._closed.is_set():
+            with self._lock:
+                if not self._live:
+                    return
+            select.select([self._wake_r], [], [], 0.2)
+            self._drain_pipe()
+
+    def _idle(self, listener: psycopg.Connection[Any], pause: float) -> None:
+        readers = [listener.fileno(), self.stop.fileno(), self._wake_r]
+        ready, _, _ = select.select(readers, [], [], pause)
+        if listener.fileno() in ready:
+            for notice in listener.notifies(timeout=0):
+                if notice.channel == POLICY_CHANNEL:
+                    self.snapshot.refresh()
+        if self._wake_r in ready:
+            self._drain_pipe()
+
+    def _sweep(self) -> None:
+        leases.sweep()
+        leases.park_incapable()
+        self.snapshot.refresh()
+
+    def _claim(self, capabilities: list[str]) -> bool:
+        """Claim due runs of one queue into free slots. True if there may be more to claim at once."""
+        with self._lock:
+            live = len(self._live)
+            if any(e.crashes > 0 for e in self._live.values()):
+                return False  # it runs alone
+        free = self.slots - live - len(self._lost)
+        if free <= 0 or self.lease.remaining <= self.lease.margin:
+            return False
+        turns = len(self.queues)
+        for _ in range(turns):
+            queue = self.queues[self._queue_turn % turns]
+            self._queue_turn += 1
+            rows = [] if self.alone else self._claim_from(statements.CLAIM, queue, free, capabilities)
+            if not rows and live == 0:
+                rows = self._claim_from(statements.CLAIM_ALONE, queue, 1, capabilities)
+            if rows:
+                failpoint("claim.committed")
+                for row in rows:
+                    self._start(row)
+                return len(rows) < free
+        return False
+
+    def _claim_from(self, statement: str, queue: str, limit: int, capabilities: list[str]) -> list[tuple[Any, ...]]:
+        overrides = self.snapshot.overrides
+        self._claimed_at = clock()
+        return self.database.all(
+            statement,
+            {
+                "queue": queue,
+                "limit": limit,
+                "worker": self.worker_id,
+                "capabilities": capabilities,
+                "paused": policies.paused_workflows(overrides),
+                "timeouts": self._timeouts(overrides),
+            },
+        )
+
+    def _timeouts(self, overrides: policies.Overrides) -> str:
+        if overrides is not getattr(self, "_timeouts_of", None):
+            self._timeouts_of = overrides
+            self._timeouts_text = dumps(registry.timeouts(overrides))
+        return self._timeouts_text
+
+    def _start(self, row: tuple[Any, ...]) -> None:
+        execution = Execution(
+            database=self.database,
+            lease=self.lease,
+            worker_id=self.worker_id,
+            run_id=row[0],
+            workflow=row[1],
+            version=row[2],
+            step=row[3],
+            step_seq=row[4],
+            attempt_no=row[5],
+            epoch=row[6],
+            queue=row[7],
+            state=redaction.true_value(row[8], row[9]),
+            input=redaction.true_value(row[10], row[11]),
+            compensating=row[12],
+            cancel_requested=row[13] and not row[12],
+            failures=row[14],
+            crashes=row[15],
+            visit_started_at=row[16],
+            attempt_started_at=row[17],
+            # Counted from before the claim, so that this deadline is not later than the database's.
+            deadline=self._claimed_at + row[18],
+            external=row[19],
+            past_run_deadline=bool(row[20]),
+            started_by=row[21],
+            subject=row[22],
+        )
+        with self._lock:
+            self._live[execution.run_id] = execution
+        threading.Thread(
+            target=self._execute, args=(execution,), name=f"run-{str(execution.run_id)[-8:]}", daemon=True
+        ).start()
+
+    def _execute(self, execution: Execution) -> None:
+        structlog.contextvars.bind_contextvars(run=str(execution.run_id), worker=str(self.worker_id)[:8])
+        try:
+            self.executor.run(execution)
+        except LeaseLost as error:
+            log.info("run.lost", reason=str(error), step=execution.step)
+        except Exception:
+            # The run stays recorded as this worker's; reconciliation hands it back and it is tried again.
+            log.exception("run.engine_error", step=execution.step)
+        finally:
+            connection.close()
+            with self._lock:
+                if self._live.get(execution.run_id) is execution:
+                    del self._live[execution.run_id]
+                self._lost.discard(id(execution))
+            structlog.contextvars.clear_contextvars()
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_w, b"x")
+        except BlockingIOError:
+            pass  # full: it will wake anyway
+
+    def _drain_pipe(self) -> None:
+        try:
+            while os.read(self._wake_r, 4096):
+                pass
+        except BlockingIOError:
+            pass

@@ -1,0 +1,218 @@
+"""Moves of a run that several callers share: verbs, take-over, and the worker's colder transactions.
+
+Every function here expects an open transaction in which `lock_run` has locked the run; that lock orders all of them.
+"""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import connection
+from psycopg.types.json import Jsonb
+
+from runs import clock, waits
+from runs.models import Operation, Run
+from runs.models.operation import OpStatus
+from runs.registry import COMPENSATE
+from runs.states import AttentionKind, FailureKind, Status
+
+#: LISTEN channel on which a worker hears that something became due; the payload is the queue.
+DUE_CHANNEL = "agentops_due"
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who does something. `user` is None for workers, the clock and systems."""
+
+    name: str
+    user: AbstractBaseUser | None = None
+
+    @property
+    def id(self) -> int | None:
+        return None if self.user is None else self.user.pk
+
+    @classmethod
+    def of(cls, user: AbstractBaseUser) -> "Actor":
+        return cls(user.get_username(), user)
+
+
+AGENT = Actor("agent")
+CLOCK = Actor("clock")
+
+
+def worker_actor(worker_id: uuid.UUID | None) -> Actor:
+    return Actor(f"worker {str(worker_id)[:8]}" if worker_id else "worker")
+
+
+def lock_run(run_id: uuid.UUID) -> Run:
+    """The run under its lock (NO KEY: rows may still be inserted for it). Raises Run.DoesNotExist."""
+    return Run.objects.select_for_update(no_key=True, of=("self",)).get(pk=run_id)
+
+
+def append_event(run: Run, kind: str, actor: Actor, reason: str = "", **data: Any) -> None:
+    """Extend the run's chain by one line; keeps `run.event_seq` current."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT agentops_append_event(%s, %s, %s, %s, %s, %s)",
+            [run.pk, kind, actor.id, actor.name, reason, Jsonb(data)],
+        )
+        run.event_seq = cursor.fetchone()[0]
+
+
+def notify_due(queue: str) -> None:
+    """Wake listening workers once this transaction commits. A hint: their poll finds the run anyway."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [DUE_CHANNEL, queue])
+
+
+def head_start(run: Run) -> timedelta:
+    return timedelta(minutes=run.priority)
+
+
+def set_due(run: Run, at: datetime | None = None) -> None:
+    """Let a worker look at the run at `at` (now by default). Not for a running run: only its worker writes its wake time."""
+    if run.status == Status.RUNNING:
+        raise ValueError("only its worker writes the wake time of a running run")
+    now = clock.now()
+    run.wake_at = at or now
+    run.sort_at = run.wake_at - head_start(run)
+    run.held_by = ""
+    run.save(update_fields=["wake_at", "sort_at", "held_by"])
+    if run.wake_at <= now:
+        notify_due(run.queue)
+
+
+def pending_effects(run: Run) -> list[Operation]:
+    """Effects of the run whose outcome nobody has recorded."""
+    return list(Operation.objects.filter(run_id=run.pk, status=OpStatus.PENDING).order_by("started_at"))
+
+
+def _leave(run: Run) -> None:
+    """Common to every move that takes the run away from a worker."""
+    run.worker_id = None
+    run.attempt_started_at = None
+    run.held_by = ""
+
+
+_MOVED = [
+    "status",
+    "worker_id",
+    "wake_at",
+    "sort_at",
+    "attempt_started_at",
+    "held_by",
+    "attention_kind",
+    "failure_kind",
+    "reason",
+    "finished_at",
+    "compensating",
+    "step",
+    "step_seq",
+    "attempt_no",
+    "failures",
+    "crashes",
+    "lone_crashes",
+    "resume_step",
+    "visit_started_at",
+]
+
+
+def requeue(run: Run, at: datetime | None = None, *, status: Status | None = None) -> None:
+    """Make the run due again: `queued` (or `retrying` if told), `cancelling` while it compensates."""
+    now = clock.now()
+    run.status = Status.CANCELLING if run.compensating else (status or Status.QUEUED)
+    _leave(run)
+    run.attention_kind, run.reason = "", ""
+    run.failure_kind, run.finished_at = "", None
+    run.wake_at = at or now
+    run.sort_at = run.wake_at - head_start(run)
+    run.save(update_fields=_MOVED)
+    if run.wake_at <= now:
+        notify_due(run.queue)
+
+
+def ask_person(run: Run, kind: AttentionKind, reason: str, actor: Actor, **data: Any) -> None:
+    """Park the run until a person acts."""
+    run.status = Status.ATTENTION
+    _leave(run)
+    run.wake_at = run.sort_at = None
+    run.attention_kind, run.reason = kind, reason
+    run.save(update_fields=_MOVED)
+    append_event(run, "attention", actor, reason, kind=kind, step=run.step, visit=run.step_seq, **data)
+
+
+def end(run: Run, status: Status, actor: Actor, *, reason: str = "", kind: FailureKind | None = None, **data: Any) -> None:
+    """Bring the run to a terminal status, unless an effect is in doubt: then a person is asked first."""
+    doubtful = pending_effects(run)
+    if doubtful:
+        ask_doubt(run, doubtful[0], actor)
+        return
+    run.status = status
+    _leave(run)
+    run.wake_at = run.sort_at = None
+    run.attention_kind = ""
+    run.failure_kind = kind or ""
+    run.reason = reason
+    run.finished_at = clock.now()
+    run.save(update_fields=_MOVED)
+    close_waits(run)
+    extra = {"kind": kind} if kind else {}
+    append_event(run, str(status), actor, reason, step=run.step, visit=run.step_seq, **extra, **data)
+
+
+def ask_doubt(run: Run, operation: Operation, actor: Actor, why: str = "") -> None:
+    """Ask a person whether an effect happened."""
+    reason = f"nobody knows whether {operation.name} happened" + (f": {why}" if why else "")
+    ask_person(run, AttentionKind.IN_DOUBT, reason, actor, operation=str(operation.pk), tool=operation.name)
+
+
+def close_waits(run: Run) -> None:
+    """Close what is still open; nobody will wait for it any more."""
+    open_waits = list(Operation.objects.select_for_update().filter(run_id=run.pk, status=OpStatus.OPEN))
+    for operation in open_waits:
+        operation.status, operation.finished_at = OpStatus.CLOSED, clock.now()
+        operation.save(update_fields=["status", "finished_at"])
+        waits.kind(operation.kind).close(operation)
+
+
+def compensable(run: Run) -> list[Operation]:
+    """Done effects that declare a compensation and have none yet, newest first."""
+    undone = Operation.objects.filter(run_id=run.pk, compensates__isnull=False, status=OpStatus.DONE)
+    return list(
+        Operation.objects.filter(run_id=run.pk, status=OpStatus.DONE, kind="effect")
+        .exclude(compensate_with="")
+        .exclude(pk__in=undone.values("compensates"))
+        .order_by("-finished_at", "-ordinal")
+    )
+
+
+def carry_out_cancel(run: Run, actor: Actor) -> None:
+    """Move a run for which cancel was asked: in doubt ⇒ attention, effects to undo ⇒ cancelling, else cancelled."""
+    doubtful = pending_effects(run)
+    if doubtful:
+        ask_doubt(run, doubtful[0], actor)
+        return
+    if not run.compensating and compensable(run):
+        close_waits(run)
+        run.compensating = True
+        run.resume_step, run.step = run.step, COMPENSATE
+        run.step_seq += 1
+        run.attempt_no = run.failures = run.crashes = run.lone_crashes = 0
+        run.visit_started_at = clock.now()
+        requeue(run)
+        append_event(run, "compensating", actor, run.cancel_requested_by, effects=len(compensable(run)))
+        return
+    end(run, Status.CANCELLED, actor, reason=f"cancelled by {run.cancel_requested_by}")
+
+
+def rearm_after_outcome(run: Run, actor: Actor) -> bool:
+    """An outcome arrived: if the run stands in attention over it and nothing else is in doubt, let it go on."""
+    if run.status != Status.ATTENTION or run.attention_kind != AttentionKind.IN_DOUBT or pending_effects(run):
+        return False
+    requeue(run)
+    append_event(run, "resumed", actor, "the outcome arrived")
+    return True
+
+

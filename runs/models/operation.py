@@ -1,0 +1,125 @@
+"""Operations: what a visit did, asked and waited for."""
+
+from django.db import models
+from django.db.models import Q
+
+from runs.clock import Now
+
+from .run import Run, new_id
+
+
+class Kind(models.TextChoices):
+    EFFECT = "effect", "Effect"
+    QUERY = "query", "Query"
+    MODEL = "model", "Model request"
+    APPROVAL = "approval", "Approval"
+    SIGNAL = "signal", "Signal"
+    TIMER = "timer", "Timer"
+    CHILD = "child", "Child run"
+
+
+class OpStatus(models.TextChoices):
+    #: An effect's intent is committed and no outcome is known. Nobody executing it = in doubt.
+    PENDING = "pending", "Pending"
+    #: A wait is open.
+    OPEN = "open", "Open"
+    #: It certainly did not happen; it is tried again at the next look.
+    RETRY = "retry", "Retrying"
+    DONE = "done", "Done"
+    FAILED = "failed", "Failed"
+    #: A wait that a cancel or an edit closed.
+    CLOSED = "closed", "Closed"
+
+
+WAIT_KINDS = (Kind.APPROVAL, Kind.SIGNAL, Kind.TIMER, Kind.CHILD)
+
+
+class Operation(models.Model):
+    """One recorded thing inside a visit; identity is (run, visit, position)."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    run = models.ForeignKey(Run, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False)
+    step_seq = models.PositiveIntegerField()
+    position = models.TextField(help_text="The author's label or the ordinal")
+    ordinal = models.PositiveIntegerField(help_text="Order of first appearance within the visit")
+    attempt_no = models.PositiveIntegerField()
+    kind = models.TextField(choices=Kind)
+    name = models.TextField(help_text="Tool, model, signal or approval name")
+    forgotten = models.BooleanField(default=False, help_text="A query that a later attempt asked again")
+    args_digest = models.TextField(help_text="sha256 of the canonical JSON of the true arguments as requested")
+    status = models.TextField(choices=OpStatus)
+
+    request = models.JSONField()
+    request_sealed = models.BinaryField(null=True)
+    approved = models.JSONField(null=True, help_text="Arguments as approved, where a person edited them")
+    approved_sealed = models.BinaryField(null=True)
+    response = models.JSONField(null=True, help_text="The raw answer, recorded before anything parses it")
+    response_sealed = models.BinaryField(null=True)
+    result = models.JSONField(null=True)
+    result_sealed = models.BinaryField(null=True)
+    response_blob = models.TextField(null=True, blank=True)
+    error_type = models.TextField(blank=True, default="")
+    error = models.TextField(blank=True, default="")
+
+    provider_key = models.UUIDField(null=True)
+    provider_ref = models.TextField(blank=True, default="")
+    generation = models.PositiveIntegerField(default=0)
+    tries = models.PositiveIntegerField(default=0, help_text="Definite answers, retryable errors included")
+    looks = models.PositiveIntegerField(default=0, help_text="Verifications that could not settle it")
+    intent_epoch = models.PositiveBigIntegerField(null=True)
+    intent_worker_id = models.UUIDField(null=True)
+    intent_at = models.DateTimeField(null=True)
+    first_sent_at = models.DateTimeField(null=True)
+    call_ended_at = models.DateTimeField(null=True, help_text="The sender said: my call is over, outcome unknown")
+    earlier_send_open = models.BooleanField(default=False, help_text="Sent again while an earlier send could land")
+    settled_by = models.TextField(blank=True, default="", help_text="Empty: an answer; verify; or a person")
+
+    #: Waits: when it opened for, and until when.
+    expires_at = models.DateTimeField(null=True)
+    correlation = models.TextField(blank=True, default="")
+    compensates = models.UUIDField(null=True, help_text="The effect that this operation undoes")
+    compensate_with = models.TextField(blank=True, default="", help_text="Tool that undoes this effect")
+
+    started_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "runs_operation"
+        constraints = [
+            # Identity; also the look-up of a visit's record on re-execution and the run page.
+            models.UniqueConstraint(fields=["run", "step_seq", "position"], name="operation_identity"),
+            models.CheckConstraint(condition=Q(kind__in=[k.value for k in Kind]), name="operation_kind_known"),
+            models.CheckConstraint(
+                condition=Q(status__in=[s.value for s in OpStatus]), name="operation_status_known"
+            ),
+            models.CheckConstraint(
+                condition=~Q(status="pending")
+                | Q(kind="effect", intent_epoch__isnull=False, intent_worker_id__isnull=False, provider_key__isnull=False),
+                name="operation_pending_has_intent",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status="open") | Q(kind__in=[k.value for k in WAIT_KINDS]), name="operation_open_is_wait"
+            ),
+            models.CheckConstraint(
+                condition=(Q(status__in=["done", "failed", "closed"]) & Q(finished_at__isnull=False))
+                | (Q(status__in=["pending", "open", "retry"]) & Q(finished_at__isnull=True)),
+                name="operation_finished_iff_final",
+            ),
+            models.UniqueConstraint(
+                fields=["compensates"], condition=Q(compensates__isnull=False), name="operation_compensated_once"
+            ),
+        ]
+        indexes = [
+            # Effects in doubt: of one run (a run never ends with one), and all of them (inbox, doctor).
+            models.Index(fields=["run"], condition=Q(status="pending"), name="operation_pending"),
+            # A signal looks for the wait that it settles, by run or by correlation key.
+            models.Index(fields=["run", "name"], condition=Q(status="open"), name="operation_open"),
+            models.Index(
+                fields=["name", "correlation"],
+                condition=Q(status="open", kind="signal") & ~Q(correlation=""),
+                name="operation_open_by_key",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} ({self.status})"

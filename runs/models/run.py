@@ -1,0 +1,234 @@
+"""Runs and their attempts."""
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from uuid_utils.compat import uuid7
+
+from runs.clock import Now
+from runs.states import TERMINAL, AttentionKind, FailureKind, Hold, Outcome, Status
+
+
+def new_id() -> uuid.UUID:
+    """UUIDv7: time-ordered, so that primary keys grow at one end of the index on every PostgreSQL version."""
+    return uuid7()
+
+
+class Run(models.Model):
+    """One execution of a workflow for one input.
+
+    Columns that change at each step stand together: PostgreSQL writes only the changed middle of a row to its log. None of
+    them is indexed, so that a checkpoint stays a heap-only update.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    workflow = models.TextField()
+    version = models.PositiveIntegerField()
+    queue = models.TextField(default="default")
+    priority = models.PositiveSmallIntegerField(default=0, help_text="0–9; each point is a minute's head start")
+    subject = models.TextField(blank=True, default="", help_text="What the run is about, such as “order 1042”")
+    tenant = models.TextField(blank=True, default="")
+    start_key = models.TextField(null=True, blank=True)
+    started_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    started_by_name = models.TextField()
+    created_at = models.DateTimeField(db_default=Now())
+    deadline_at = models.DateTimeField(null=True, blank=True)
+
+    input = models.JSONField()
+    input_sealed = models.BinaryField(null=True)
+    input_digest = models.TextField(help_text="sha256 of the canonical JSON of the true input")
+
+    # --- changes at each step: keep together, never index ---
+    step = models.TextField(help_text="The cursor")
+    step_seq = models.PositiveIntegerField(default=1)
+    attempt_no = models.PositiveIntegerField(default=0, help_text="Tries of this visit so far")
+    status = models.TextField(choices=Status, default=Status.QUEUED)
+    epoch = models.PositiveBigIntegerField(default=0)
+    wake_at = models.DateTimeField(null=True, blank=True)
+    visit_started_at = models.DateTimeField(db_default=Now())
+    attempt_started_at = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0, help_text="Failed and timed-out tries of this visit")
+    crashes = models.PositiveIntegerField(default=0, help_text="Tries of this visit whose worker died")
+    lone_crashes = models.PositiveIntegerField(default=0, help_text="Of these, deaths while it ran alone")
+    state = models.JSONField(default=dict)
+    state_sealed = models.BinaryField(null=True)
+    state_blob = models.TextField(null=True, blank=True, help_text="sha256 of a row of runs_blob")
+    event_seq = models.PositiveIntegerField(default=0)
+    event_head = models.BinaryField(default=b"")
+    # ---
+
+    sort_at = models.DateTimeField(null=True, blank=True, help_text="wake_at − head start; NULL: nothing to claim")
+    worker_id = models.UUIDField(null=True, blank=True)
+    held_by = models.TextField(choices=Hold, blank=True, default="")
+    compensating = models.BooleanField(default=False)
+    resume_step = models.TextField(blank=True, default="", help_text="Where the cursor stood when compensation began")
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    cancel_requested_by = models.TextField(blank=True, default="")
+    attention_kind = models.TextField(choices=AttentionKind, blank=True, default="")
+    failure_kind = models.TextField(choices=FailureKind, blank=True, default="")
+    reason = models.TextField(blank=True, default="", help_text="Why it failed or needs attention, in a sentence")
+    result = models.JSONField(null=True, blank=True)
+    result_sealed = models.BinaryField(null=True)
+    external = models.JSONField(default=dict, help_text="Identifiers elsewhere: transactions, sessions")
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "runs_run"
+        permissions = [
+            ("start_run", "Can start a run"),
+            ("signal_run", "Can send a signal to a run"),
+            ("retry_run", "Can retry a failed run"),
+            ("cancel_run", "Can cancel a run"),
+            ("force_resume_run", "Can force a run on"),
+            ("resolve_doubt", "Can say whether an effect happened"),
+            ("view_payload", "Can see inputs, states, messages and payloads"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(status__in=[s.value for s in Status]), name="run_status_known"),
+            models.CheckConstraint(condition=Q(priority__lte=9), name="run_priority_range"),
+            # A running run has a worker and is never offered; nobody else has one.
+            models.CheckConstraint(
+                condition=Q(status="running", worker_id__isnull=False, wake_at__isnull=False, sort_at__isnull=True)
+                | (~Q(status="running") & Q(worker_id__isnull=True)),
+                name="run_worker_iff_running",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    status__in=[s.value for s in TERMINAL],
+                    wake_at__isnull=True,
+                    sort_at__isnull=True,
+                    finished_at__isnull=False,
+                )
+                | (~Q(status__in=[s.value for s in TERMINAL]) & Q(finished_at__isnull=True)),
+                name="run_terminal_is_still",
+            ),
+            models.CheckConstraint(
+                condition=(Q(status="failed") & ~Q(failure_kind="")) | (~Q(status="failed") & Q(failure_kind="")),
+                name="run_failed_iff_kind",
+            ),
+            models.CheckConstraint(
+                condition=(Q(status="attention") & ~Q(attention_kind=""))
+                | (~Q(status="attention") & Q(attention_kind="")),
+                name="run_attention_iff_kind",
+            ),
+            # Unfinished and not waiting: a wake time or a hold, or nobody would ever look again.
+            models.CheckConstraint(
+                condition=~Q(status__in=["queued", "retrying", "cancelling"])
+                | Q(wake_at__isnull=False, sort_at__isnull=False)
+                | ~Q(held_by=""),
+                name="run_has_wake_source",
+            ),
+            models.CheckConstraint(
+                condition=Q(wake_at__isnull=True, sort_at__isnull=True)
+                | Q(wake_at__isnull=False, sort_at__isnull=False)
+                | Q(status="running"),
+                name="run_sort_follows_wake",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status="cancelling") | Q(compensating=True), name="run_cancelling_compensates"
+            ),
+            models.CheckConstraint(condition=Q(step_seq__gte=1), name="run_visit_counts_from_one"),
+            models.UniqueConstraint(
+                fields=["workflow", "start_key"], condition=Q(start_key__isnull=False), name="run_start_key_once"
+            ),
+        ]
+        indexes = [
+            # The claim: due runs of one queue in order.
+            models.Index(fields=["queue", "sort_at"], condition=Q(sort_at__isnull=False), name="run_due"),
+            # A process for runs that crashed a worker looks for these alone.
+            models.Index(
+                fields=["queue", "sort_at"], condition=Q(sort_at__isnull=False, crashes__gt=0), name="run_due_alone"
+            ),
+            # Take-over, overruns and a worker's page: runs that a worker holds.
+            models.Index(fields=["worker_id"], condition=Q(worker_id__isnull=False), name="run_held_by_worker"),
+            # Runs list: newest first, all, by workflow, by status.
+            models.Index(fields=["workflow", "-id"], name="run_by_workflow"),
+            models.Index(F("status"), F("id").desc(), name="run_by_status"),
+            # Lifting a hold re-arms the parked runs.
+            models.Index(fields=["held_by", "workflow"], condition=~Q(held_by=""), name="run_parked"),
+            # "All runs on order 1042".
+            models.Index(fields=["subject"], condition=~Q(subject=""), name="run_by_subject"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workflow} {str(self.id)[:8]}"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def seen_version(self) -> int:
+        """Guard of a verb against a stale page: every change that a person can see writes an event."""
+        return self.event_seq
+
+
+class Attempt(models.Model):
+    """One try at one visit; a row written once, when it ends. Append-only.
+
+    No foreign key: the row is written under the run's lock in the statement that moves the run, and a key check would lock
+    and log the run's row a second time at each step.
+    """
+
+    pk = models.CompositePrimaryKey("run_id", "step_seq", "attempt_no")
+    run_id = models.UUIDField()
+    step_seq = models.PositiveIntegerField()
+    attempt_no = models.PositiveIntegerField()
+    epoch = models.PositiveBigIntegerField()
+    step = models.TextField()
+    outcome = models.TextField(choices=Outcome)
+    worker_id = models.UUIDField(null=True)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+    error_type = models.TextField(blank=True, default="")
+    error = models.TextField(blank=True, default="")
+    traceback = models.TextField(blank=True, default="")
+    retry_at = models.DateTimeField(null=True)
+    state_after = models.JSONField(null=True, help_text="The state as this attempt left it; NULL: unchanged")
+    state_after_sealed = models.BinaryField(null=True)
+    closed_by = models.TextField(blank=True, default="", help_text="Empty: its own worker; else who closed it")
+
+    class Meta:
+        db_table = "runs_attempt"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(outcome__in=[o.value for o in Outcome]), name="attempt_outcome_known"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.step} visit {self.step_seq} try {self.attempt_no}: {self.outcome}"
+
+
+class Blob(models.Model):
+    """A payload too large for its row, stored once by content."""
+
+    sha256 = models.TextField(primary_key=True)
+    body = models.BinaryField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "runs_blob"
+
+    def __str__(self) -> str:
+        return self.sha256
+
+
+class Clock(models.Model):
+    """At most one row, which only tests write: how far business time is moved."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True)
+    shift = models.DurationField()
+
+    class Meta:
+        db_table = "runs_clock"
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="clock_one_row")]
+
+    def __str__(self) -> str:
+        return str(self.shift)
+
+

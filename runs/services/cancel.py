@@ -1,0 +1,60 @@
+"""Cancel a run."""
+
+import uuid
+
+from runs import lifecycle
+from runs.clock import now
+from runs.errors import StateMismatch
+from runs.lifecycle import Actor
+from runs.models import Run
+from runs.services.verb import Consequence, Done, done_effects, guard, label, lock, permit, unknown_effects, verb
+from runs.states import Status
+
+
+@verb
+def cancel(actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, reason: str = "") -> Done:
+    """Ask for the run's end: no forward effect starts after it. Legal in every status that is not terminal.
+
+    A running run ends at its next operation or checkpoint; effects in doubt are settled first; effects that declare a
+    compensation are undone in reverse. A second cancel changes nothing.
+
+    Raises NotAllowed, NotFound, Stale, StateMismatch (the run is finished).
+    """
+    permit(actor, "runs.cancel_run")
+    run = lock(run_id)
+    if run.cancel_requested_at is not None:
+        return Done(run, f"{run.cancel_requested_by} had already asked for the cancel", changed=False)
+    guard(run, seen_version)
+    if run.is_terminal:
+        raise StateMismatch(f"this run is {label(run)}: there is nothing left to cancel")
+    run.cancel_requested_at, run.cancel_requested_by = now(), actor.name
+    run.save(update_fields=["cancel_requested_at", "cancel_requested_by"])
+    lifecycle.append_event(run, "cancel_requested", actor, reason)
+    sentence = _sentence(run)
+    if run.status == Status.RUNNING:
+        return Done(run, sentence)  # its worker sees the flag
+    if not lifecycle.pending_effects(run):
+        lifecycle.carry_out_cancel(run, actor)
+    elif run.status != Status.ATTENTION:
+        lifecycle.set_due(run)  # a worker verifies what is pending, then carries the cancel out
+    return Done(run, sentence)
+
+
+def preview_cancel(run: Run) -> Consequence:
+    """What `cancel` would do now."""
+    undone = tuple(operation.name for operation in lifecycle.compensable(run))
+    kept = list(done_effects(run))
+    for name in undone:
+        kept.remove(name)
+    return Consequence(_sentence(run), kept=tuple(kept), again=undone, unknown=unknown_effects(run))
+
+
+def _sentence(run: Run) -> str:
+    undo = " The effects that can be undone are undone in reverse order." if lifecycle.compensable(run) else ""
+    if run.status == Status.RUNNING:
+        return "The run ends at its next operation or checkpoint; no effect starts after this." + undo
+    if lifecycle.pending_effects(run):
+        if run.status == Status.ATTENTION:
+            return "The run is cancelled once somebody has answered whether the effect in doubt happened."
+        return "The effect whose outcome is unknown is settled first, then the run is cancelled."
+    return ("The run stops now." if undo else "The run is cancelled at once.") + undo

@@ -1,0 +1,221 @@
+"""Answer whether an effect happened; state that a worker is gone for good."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+from pydantic import ValidationError
+
+from runs import clock, codec, lifecycle, redaction, registry
+from runs.errors import Invalid, NotFound, StateMismatch
+from runs.lifecycle import Actor
+from runs.models import AuditEvent, Operation, Run, Worker
+from runs.models.operation import OpStatus
+from runs.services.payloads import problems, recordable
+from runs.services.verb import Consequence, Done, done_effects, guard, lock, permit, require, unknown_effects, verb
+from runs.states import AttentionKind
+from runs.workflow import Tool
+
+#: Settle time of an effect whose tool this process does not know.
+DEFAULT_SETTLE = timedelta(seconds=60)
+
+NOT_GIVEN: Any = object()
+
+
+@verb
+def answer_doubt(
+    actor: Actor,
+    operation_id: uuid.UUID,
+    *,
+    seen_version: int | None = None,
+    happened: bool,
+    result: Any = NOT_GIVEN,
+    reference: str = "",
+    reason: str = "",
+) -> Done:
+    """Say whether an effect in doubt happened; the run goes on once nothing else is in doubt.
+
+    Args:
+        result: for “it happened”: what the tool would have returned, by its return type.
+        reference: instead of a result, where the tool declares `from_reference`.
+
+    “It did not” needs proof that nothing can still land: see `Proof`.
+
+    Raises NotAllowed, NotFound, Stale, StateMismatch (not in doubt, or no proof yet: until when), Invalid (a result that does
+    not fit).
+    """
+    permit(actor, "runs.resolve_doubt")
+    run, operation = _locked(operation_id)
+    guard(run, seen_version)
+    require(run, "resolve_doubt")
+    if operation.status != OpStatus.PENDING:
+        by = f" by {operation.settled_by}" if operation.settled_by else ""
+        raise StateMismatch(f"{operation.name} is not in doubt any more: recorded as {operation.status}{by}")
+    if happened:
+        _record_happened(operation, actor, result, reference)
+    else:
+        _record_not_happened(operation, actor)
+    answer = "it happened" if happened else "it did not happen"
+    lifecycle.append_event(
+        run,
+        "doubt_answered",
+        actor,
+        reason,
+        operation=str(operation.pk),
+        tool=operation.name,
+        happened=happened,
+        reference=operation.provider_ref,
+        result=codec.digest(operation.result) if happened else None,
+    )
+    if not lifecycle.rearm_after_outcome(run, actor) and run.attention_kind == AttentionKind.IN_DOUBT:
+        lifecycle.ask_doubt(run, lifecycle.pending_effects(run)[0], actor)
+    return Done(run, f"Recorded: {answer}.")
+
+
+def _locked(operation_id: uuid.UUID) -> tuple[Run, Operation]:
+    found = Operation.objects.filter(pk=operation_id).values_list("run_id", flat=True).first()
+    if found is None:
+        raise NotFound(f"there is no operation {operation_id}")
+    run = lock(found)
+    return run, Operation.objects.select_for_update().get(pk=operation_id)
+
+
+def tool_of(operation: Operation) -> Tool | None:
+    """The tool of an effect; None for `ctx.once` and for a tool that this process does not know (any more)."""
+    try:
+        return registry.tool(operation.name)
+    except registry.UnknownWorkflow:
+        return None
+
+
+def _record_happened(operation: Operation, actor: Actor, result: Any, reference: str) -> None:
+    encoded = recordable(_result(tool_of(operation), result, reference), "the result")
+    operation.result, operation.result_sealed = redaction.split(encoded)
+    operation.provider_ref = codec.clean_text(reference, 500) or operation.provider_ref
+    operation.status, operation.finished_at = OpStatus.DONE, clock.now()
+    operation.error_type = operation.error = ""
+    operation.settled_by = actor.name
+    operation.save()
+
+
+def _result(tool: Tool | None, result: Any, reference: str) -> Any:
+    """What the tool would have returned. Raises Invalid."""
+    if result is NOT_GIVEN:
+        if not reference:
+            raise Invalid("“it happened” needs the result, or a reference")
+        if tool is None or tool.from_reference is None:
+            raise Invalid("a reference alone is not enough for this tool: give its result")
+        try:
+            result = tool.from_reference(reference)
+        except (ValueError, LookupError) as error:
+            raise Invalid(f"the reference is not acceptable: {error}") from None
+    if tool is None:
+        return result
+    try:
+        return tool.returns.validate_python(result)
+    except ValidationError as error:
+        raise Invalid(problems(error, "the result")) from None
+
+
+def _record_not_happened(operation: Operation, actor: Actor) -> None:
+    proof = proof_of(operation)
+    if not proof.accepted:
+        raise StateMismatch(f"“it did not happen” is not accepted yet: {proof.sentence}")
+    operation.status = OpStatus.RETRY
+    operation.generation += not operation.earlier_send_open
+    operation.error_type, operation.error = "", ""
+    operation.settled_by = actor.name
+    operation.save()
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Whether “it did not happen” can be true for good: the sender has ended and the settle time has passed since."""
+
+    accepted: bool
+    sentence: str
+    accepted_from: datetime | None = None
+    """None while nobody knows that the sender has ended."""
+
+
+def proof_of(operation: Operation) -> Proof:
+    """What is known about the last send of an effect in doubt."""
+    reaped = Worker.objects.filter(pk=operation.intent_worker_id).values_list("reaped_at", flat=True).first()
+    ended = min((at for at in (operation.call_ended_at, reaped) if at is not None), default=None)
+    if ended is None:
+        return Proof(
+            False,
+            "the worker that sent it was not seen to end and may still act; wait for it, or declare it gone if you know that it is",
+        )
+    tool = tool_of(operation)
+    start = ended + (tool.settle if tool else DEFAULT_SETTLE)
+    if start > clock.now():
+        return Proof(False, f"its request may still land until {start:%Y-%m-%d %H:%M:%S %Z}", start)
+    return Proof(True, "the sender has ended and its request can no longer land", start)
+
+
+def preview_answer_doubt(operation: Operation) -> Consequence:
+    """What the two answers would do now; the sentence says whether “it did not” would be accepted."""
+    run = operation.run
+    return Consequence(
+        f"“It happened” records the result and the run goes on. “It did not”: {proof_of(operation).sentence}.",
+        kept=done_effects(run),
+        again=(operation.name,),
+        unknown=unknown_effects(run),
+    )
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+@verb
+def declare_gone(actor: Actor, worker_id: uuid.UUID, *, reason: str) -> Worker:
+    """State that a worker that nobody reaps (a lost host) is gone for good; its runs are taken over.
+
+    From then on “it did not happen” can be proved for what it sent: whoever says this answers for it. Said twice, it changes
+    nothing.
+
+    Raises NotAllowed, NotFound, StateMismatch (it still beats), Invalid (no reason).
+    """
+    permit(actor, "runs.declare_gone")
+    if not reason.strip():
+        raise Invalid("say how you know that it is gone")
+    worker = Worker.objects.select_for_update().filter(pk=worker_id).first()
+    if worker is None:
+        raise NotFound(f"there is no worker {worker_id}")
+    if worker.reaped_at is not None:
+        return worker
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_worker SET closed_at = coalesce(closed_at, statement_timestamp()), gone_by = %s,"
+            " reaped_at = statement_timestamp()"
+            " WHERE id = %s AND (closed_at IS NOT NULL OR beat_until < statement_timestamp())",
+            [actor.name, worker_id],
+        )
+        if not cursor.rowcount:
+            raise StateMismatch(f"worker {worker} still beats: stop it first, then it ends by itself")
+    AuditEvent.objects.create(
+        kind="worker_declared_gone",
+        target=f"worker {worker_id}",
+        actor_user_id=actor.id,
+        actor=actor.name,
+        reason=reason,
+        old={"closed_at": worker.closed_at.isoformat() if worker.closed_at else None},
+        new={"gone_by": actor.name},
+    )
+    for queue in set(Run.objects.filter(worker_id=worker_id).values_list("queue", flat=True)):
+        lifecycle.notify_due(queue)
+    worker.refresh_from_db()
+    return worker
+
+
+def preview_declare_gone(worker: Worker) -> Consequence:
+    """What `declare_gone` would do now."""
+    runs = Run.objects.filter(worker_id=worker.pk).count()
+    doubtful = Operation.objects.filter(status=OpStatus.PENDING, intent_worker_id=worker.pk)
+    return Consequence(
+        f"Other workers take its {runs} runs over. If it does act again, an effect may be repeated.",
+        unknown=tuple(doubtful.values_list("name", flat=True)[:20]),
+    )

@@ -1,0 +1,120 @@
+"""Retry a failed run in place."""
+
+import uuid
+from datetime import datetime
+
+from django.db.models import QuerySet
+
+from runs import clock, lifecycle
+from runs.errors import Invalid, StateMismatch
+from runs.lifecycle import Actor
+from runs.models import Attempt, Operation, Run
+from runs.models.operation import WAIT_KINDS, Kind, OpStatus
+from runs.services.verb import Consequence, Done, done_effects, guard, lock, permit, require, unknown_effects, verb
+
+
+@verb
+def retry(
+    actor: Actor,
+    run_id: uuid.UUID,
+    *,
+    seen_version: int | None = None,
+    reason: str = "",
+    extend_deadline_to: datetime | None = None,
+) -> Done:
+    """Let a failed run go on at the visit where it failed: recorded operations hold, the failed one is tried again.
+
+    Counters of the visit start at zero. What people rejected stays rejected.
+
+    Raises NotAllowed, NotFound, Stale, StateMismatch (not failed, or its deadline has passed and no later one is given),
+    Invalid (a deadline in the past).
+    """
+    permit(actor, "runs.retry_run")
+    run = lock(run_id)
+    guard(run, seen_version)
+    require(run, "retry")
+    _extend_deadline(run, extend_deadline_to)
+    names = [operation.name for operation in to_reopen(run)]
+    reopen(to_reopen(run))
+    run.failures = run.crashes = run.lone_crashes = 0
+    run.result = run.result_sealed = None
+    run.save(update_fields=["result", "result_sealed", "deadline_at"])
+    lifecycle.requeue(run)
+    deadline = run.deadline_at.isoformat() if extend_deadline_to and run.deadline_at else None
+    lifecycle.append_event(run, "retried", actor, reason, step=run.step, visit=run.step_seq, again=names, deadline=deadline)
+    return Done(run, f"The run goes on at step {run.step}.")
+
+
+def _extend_deadline(run: Run, to: datetime | None) -> None:
+    now = clock.now()
+    if to is not None:
+        if to <= now:
+            raise Invalid(f"the new deadline {to:%Y-%m-%d %H:%M:%S %Z} has passed")
+        run.deadline_at = to
+    elif run.deadline_at is not None and run.deadline_at <= now:
+        raise StateMismatch(
+            f"its deadline passed at {run.deadline_at:%Y-%m-%d %H:%M:%S %Z}, so it would fail again at once;"
+            " give it a later one to retry"
+        )
+
+
+def to_reopen(run: Run) -> QuerySet[Operation]:
+    """Failed operations of the visit that a retry tries again.
+
+    Not those whose failure the code went on from: something began after them, and another answer now would lead it away from
+    its record. Unless the visit ended with the failure of an operation: then the last one is the reason. Not what people rejected or
+    let expire: their answer is recorded.
+    """
+    failed = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, status=OpStatus.FAILED, forgotten=False)
+    failed = failed.exclude(error_type="Rejected").exclude(kind=Kind.APPROVAL)
+    others = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq)
+    last_began = others.order_by("-started_at").values_list("started_at", flat=True).first()
+    wanted = [operation.pk for operation in failed if operation.finished_at and last_began and operation.finished_at >= last_began]
+    last = failed.order_by("finished_at").last()
+    if last is not None and not wanted and _ended_by_operation(run):
+        wanted = [last.pk]
+    return Operation.objects.filter(pk__in=wanted)
+
+
+def _ended_by_operation(run: Run) -> bool:
+    last = Attempt.objects.filter(run_id=run.pk, step_seq=run.step_seq).order_by("-attempt_no").first()
+    return last is not None and last.error_type in ("ToolFailed", "WaitExpired")
+
+
+def reopen(operations: QuerySet[Operation]) -> None:
+    """Let a definite failure be tried again.
+
+    An effect under the next generation of its provider key, as the provider may keep the old answer; under the same one while an
+    earlier send could still land, or that and the new one would both count.
+    """
+    for operation in list(operations):
+        operation.finished_at = operation.result = operation.result_sealed = None
+        operation.error_type = operation.error = ""
+        operation.tries = operation.looks = 0
+        if operation.kind in WAIT_KINDS:
+            _wait_again(operation)
+        else:
+            operation.status = OpStatus.RETRY
+            operation.generation += not operation.earlier_send_open
+        operation.save()
+
+
+def _wait_again(operation: Operation) -> None:
+    """Open an expired wait for as long as it was open the first time; what came meanwhile is found when the run looks."""
+    operation.status, operation.settled_by = OpStatus.OPEN, ""
+    if operation.expires_at is not None:
+        operation.expires_at = clock.now() + (operation.expires_at - operation.started_at)
+
+
+def preview_retry(run: Run) -> Consequence:
+    """What `retry` would do now."""
+    again = tuple(operation.name for operation in to_reopen(run))
+    rejected = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, error_type="Rejected").exists()
+    sentence = f"The run goes on at step {run.step}; what is done is not repeated."
+    if again:
+        sentence += f" {again[0]} is tried again." if len(again) == 1 else f" {len(again)} operations are tried again."
+    if rejected:
+        sentence += " What people rejected stays rejected."
+    if run.deadline_at is not None and run.deadline_at <= clock.now():
+        sentence += " Its deadline has passed: it needs a later one."
+    return Consequence(sentence, kept=done_effects(run), again=again, unknown=unknown_effects(run))

@@ -1,0 +1,172 @@
+"""Receive a signal: an external event for a run, from a provider, a program or a person."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from django.db import IntegrityError, transaction
+
+from runs import codec, lifecycle, redaction, waits
+from runs.errors import Invalid
+from runs.lifecycle import Actor
+from runs.models import Operation, Run, Signal
+from runs.models.operation import Kind, OpStatus
+from runs.models.run import new_id
+from runs.services.payloads import recordable
+from runs.services.verb import guard, lock, permit, verb
+from runs.states import Status
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Received:
+    """`created` is False where this (source, external id) was known: the answer is that of the first time."""
+
+    signal: Signal
+    created: bool
+
+    @property
+    def sentence(self) -> str:
+        """What became of it."""
+        if self.signal.ignored:
+            return f"stored, but not used: {self.signal.ignored}"
+        if self.signal.consumed_at:
+            return "delivered to the wait that it was for"
+        return "kept until a wait asks for it" if self.signal.run_id else "kept until a run waits for its correlation key"
+
+
+class _Moved(Exception):
+    """A wait with the key opened or closed while its run's lock was awaited."""
+
+
+def receive_signal(
+    actor: Actor,
+    *,
+    name: str,
+    payload: Any,
+    external_id: str,
+    source: str,
+    run_id: uuid.UUID | None = None,
+    correlation: str = "",
+    seen_version: int | None = None,
+    reason: str = "",
+) -> Received:
+    """Store a signal once per (source, external id) and settle the open wait that it is for, if there is one.
+
+    Args:
+        run_id: the run it is for; or else
+        correlation: the key it is for: the open wait with this key, whichever run has it, now or later.
+
+    A signal for a finished run is stored and marked ignored. A duplicate changes nothing, also with another payload: the first
+    one counts, and the difference is logged.
+
+    Raises:
+        NotFound: no run has this id.
+        Invalid: no address, no name, no external id, or a payload that is too large.
+    """
+    permit(actor, "runs.signal_run", system=True)
+    if not (name and external_id and source) or (run_id is None and not correlation):
+        raise Invalid("a signal needs a name, a source, an external id, and a run id or a correlation key")
+    encoded = recordable(payload, "the payload", lenient=True)
+    display, sealed = redaction.split(encoded)
+    signal = Signal(
+        id=new_id(),
+        run_id=run_id,
+        name=codec.clean_text(name, 200),
+        correlation=codec.clean_text(correlation, 500),
+        source=codec.clean_text(source, 200),
+        external_id=codec.clean_text(external_id, 500),
+        payload=display,
+        payload_sealed=sealed,
+        digest=codec.digest(encoded),
+        sent_by=actor.name,
+    )
+    known = _known(signal)
+    if known is None:
+        try:
+            return Received(_accept(actor, signal, seen_version, reason), created=True)
+        except IntegrityError:  # the same signal at the same instant: the other one was first
+            known = _known(signal)
+            if known is None:
+                raise
+    if known.digest != signal.digest:
+        _note_difference(actor, known, signal.digest)
+    return Received(known, created=False)
+
+
+def _known(signal: Signal) -> Signal | None:
+    return Signal.objects.filter(source=signal.source, external_id=signal.external_id).first()
+
+
+@verb
+def _accept(actor: Actor, signal: Signal, seen_version: int | None, reason: str) -> Signal:
+    run, operation = _to_run(signal) if signal.run_id else _by_key(signal)
+    if run is not None:
+        guard(run, seen_version)
+        if run.is_terminal:
+            signal.ignored = "run is finished"
+    signal.save(force_insert=True)
+    if run is None:
+        return signal
+    if operation is not None:
+        waits.take(signal, run, operation)
+        if run.status == Status.WAITING:
+            lifecycle.set_due(run)
+    lifecycle.append_event(
+        run,
+        "signal",
+        actor,
+        reason,
+        signal=str(signal.pk),
+        name=signal.name,
+        source=signal.source,
+        payload=signal.digest,
+        settled=None if operation is None else str(operation.pk),
+        ignored=signal.ignored,
+    )
+    signal.refresh_from_db()
+    return signal
+
+
+def _open_waits() -> Any:
+    return Operation.objects.filter(kind=Kind.SIGNAL, status=OpStatus.OPEN).order_by("started_at", "id")
+
+
+def _to_run(signal: Signal) -> tuple[Run, Operation | None]:
+    """The run under its lock, and its open wait of this name."""
+    assert signal.run_id is not None
+    run = lock(signal.run_id)
+    if run.is_terminal:
+        return run, None
+    return run, _open_waits().filter(run_id=run.pk, name=signal.name).select_for_update().first()
+
+
+def _by_key(signal: Signal) -> tuple[Run | None, Operation | None]:
+    """The open wait with this correlation key and its run, locked in that order; or neither, and none can open meanwhile."""
+    waiting = _open_waits().filter(name=signal.name, correlation=signal.correlation)
+    while True:
+        seen = waiting.first()
+        try:
+            # A savepoint: rolling back to it also gives the locks back, so that the order run → key → operation holds.
+            with transaction.atomic():
+                run = None if seen is None else lock(seen.run_id)
+                waits.lock_key(signal.name, signal.correlation)
+                now = waiting.select_for_update().first()
+                if (now and now.pk) != (seen and seen.pk):
+                    raise _Moved
+                return run, now
+        except _Moved:
+            continue
+
+
+@verb
+def _note_difference(actor: Actor, known: Signal, digest: str) -> None:
+    """A provider sent another payload under an id that it had used: the first one counts, people can see the difference."""
+    log.warning("signal.conflicting_duplicate", source=known.source, external_id=known.external_id, run=str(known.run_id))
+    if known.run_id is not None:
+        run = lock(known.run_id)
+        lifecycle.append_event(
+            run, "signal_conflict", actor, "", signal=str(known.pk), first=known.digest, again=digest
+        )

@@ -1,0 +1,260 @@
+"""Start a run; start many."""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import batched
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from psycopg.types.json import Jsonb
+from pydantic import ValidationError
+
+from runs import clock, codec, lifecycle, redaction, registry
+from runs.errors import Conflict, Invalid
+from runs.lifecycle import Actor
+from runs.models import Run
+from runs.services.payloads import parse_json, problems, recordable
+from runs.services.verb import permit, verb
+from runs.workflow import Workflow
+
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Started:
+    """`created` is False where the start key had been used for the same input before."""
+
+    run: Run
+    created: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is given besides its input. None: the workflow's own."""
+
+    subject: str | None = None
+    tenant: str = ""
+    priority: int = 0
+    queue: str | None = None
+    deadline_at: datetime | None = None
+
+
+@verb
+def start(
+    actor: Actor,
+    workflow: str,
+    input: Any,
+    *,
+    start_key: str | None = None,
+    subject: str | None = None,
+    tenant: str = "",
+    priority: int = 0,
+    queue: str | None = None,
+    deadline_at: datetime | None = None,
+    version: int | None = None,
+    reason: str = "",
+) -> Started:
+    """Start a run, due at once; with a start key that was used before, return that run.
+
+    Args:
+        input: what the workflow's input model accepts.
+        start_key: makes starting idempotent within the workflow, for ever.
+        priority: 0–9, each point a minute's head start.
+
+    Raises:
+        Invalid: unknown workflow, or an input that does not fit (the message names the path).
+        Conflict: the start key was used for another input; `existing` is that run.
+    """
+    permit(actor, "runs.start_run", system=True)
+    definition = definition_of(workflow, version)
+    options = Options(subject, tenant, priority, queue, deadline_at)
+    run = build(actor, definition, input, start_key, options, clock.now())
+    existing = _insert(run)
+    if existing is not None:
+        _same_input(existing, run)
+        return Started(existing, created=False)
+    lifecycle.append_event(run, "started", actor, reason, **_started_data(run))
+    lifecycle.notify_due(run.queue)
+    return Started(run, created=True)
+
+
+def _insert(run: Run) -> Run | None:
+    """Insert the run, or return the one that has its start key; of ten at one instant, one inserts."""
+    same_key = Run.objects.filter(workflow=run.workflow, start_key=run.start_key)
+    if run.start_key is None:
+        run.save(force_insert=True)
+        return None
+    if existing := same_key.first():
+        return existing
+    try:
+        with transaction.atomic():
+            run.save(force_insert=True)
+    except IntegrityError:
+        if existing := same_key.first():
+            return existing
+        raise
+    return None
+
+
+def _same_input(existing: Run, wanted: Run) -> None:
+    if existing.input_digest != wanted.input_digest:
+        raise Conflict(
+            f"the start key {wanted.start_key!r} of {wanted.workflow} was used for another input, by run {existing.pk}",
+            existing,
+        )
+
+
+def _started_data(run: Run) -> dict[str, Any]:
+    return {"workflow": run.workflow, "version": run.version, "input": run.input_digest}
+
+
+def definition_of(name: str, version: int | None = None) -> Workflow:
+    """The workflow that a new run would execute. Raises Invalid."""
+    try:
+        definition = registry.workflow(name, version)
+    except registry.UnknownWorkflow as error:
+        raise Invalid(str(error)) from None
+    if definition.start is None:
+        raise Invalid(f"workflow {name!r} has no start step")
+    return definition
+
+
+def build(
+    actor: Actor, definition: Workflow, input: Any, start_key: str | None, options: Options, now: datetime
+) -> Run:
+    """A run that is not yet saved, its input validated. Raises Invalid."""
+    if options.priority not in range(10):
+        raise Invalid(f"priority is {options.priority}; it must be from 0 to 9")
+    if start_key is not None and not (0 < len(start_key) <= 500 and codec.clean_text(start_key) == start_key):
+        raise Invalid("a start key is text of 1 to 500 characters")
+    if options.deadline_at is not None and options.deadline_at <= now:
+        raise Invalid(f"the deadline {options.deadline_at:%Y-%m-%d %H:%M:%S %Z} has passed")
+    try:
+        value = definition.validate_input(input)
+    except ValidationError as error:
+        raise Invalid(problems(error, "the input")) from None
+    encoded = recordable(value, "the input")
+    display, sealed = redaction.split(encoded)
+    subject = options.subject
+    if subject is None:
+        subject = definition.subject(value) if definition.subject else ""
+    deadline = options.deadline_at or (now + definition.deadline if definition.deadline else None)
+    assert definition.start is not None
+    return Run(
+        workflow=definition.name,
+        version=definition.version,
+        queue=options.queue or definition.queue,
+        priority=options.priority,
+        subject=codec.clean_text(subject, 200),
+        tenant=codec.clean_text(options.tenant, 200),
+        start_key=start_key,
+        started_by_id=actor.id,
+        started_by_name=actor.name,
+        created_at=now,
+        visit_started_at=now,
+        deadline_at=deadline,
+        input=display,
+        input_sealed=sealed,
+        input_digest=codec.digest(encoded),
+        step=definition.start.name,
+        wake_at=now,
+        sort_at=now - timedelta(minutes=options.priority),
+    )
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A line that started no run; `line` counts from 1."""
+
+    line: int
+    reason: str
+
+
+@dataclass
+class Batch:
+    """What became of some lines: runs started now, runs that the same start keys had started before, refused lines."""
+
+    lines: int
+    started: list[uuid.UUID]
+    existing: list[uuid.UUID]
+    refused: list[Refused]
+
+
+def start_many(
+    actor: Actor,
+    workflow: str,
+    lines: Iterable[str],
+    *,
+    start_key: Callable[[int], str] | None = None,
+    tenant: str = "",
+    priority: int = 0,
+    queue: str | None = None,
+    version: int | None = None,
+    reason: str = "",
+    batch_size: int = BATCH,
+) -> Iterator[Batch]:
+    """Start one run for each line of JSON, a transaction for each batch; empty lines are passed over.
+
+    A line that is refused stops nothing: it comes back with its number and the reason. `start_key` makes a key from a line's
+    number, so that the same file can be started again after an interruption.
+
+    Raises NotAllowed and Invalid (unknown workflow) before the first batch.
+    """
+    permit(actor, "runs.start_run", system=True)
+    definition = definition_of(workflow, version)
+    options = Options(None, tenant, priority, queue, None)
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    return (
+        _start_batch(actor, definition, batch, start_key, options, reason) for batch in batched(numbered, batch_size)
+    )
+
+
+@verb
+def _start_batch(
+    actor: Actor,
+    definition: Workflow,
+    lines: tuple[tuple[int, str], ...],
+    start_key: Callable[[int], str] | None,
+    options: Options,
+    reason: str,
+) -> Batch:
+    now, batch, wanted = clock.now(), Batch(len(lines), [], [], []), {}
+    for number, line in lines:
+        try:
+            key = start_key(number) if start_key else None
+            wanted[number] = build(actor, definition, parse_json(line, "the line"), key, options, now)
+        except Invalid as error:
+            batch.refused.append(Refused(number, str(error)))
+    Run.objects.bulk_create(wanted.values(), ignore_conflicts=True)
+    inserted = set(Run.objects.filter(pk__in=[run.pk for run in wanted.values()]).values_list("pk", flat=True))
+    missing = [run.start_key for run in wanted.values() if run.pk not in inserted]
+    by_key = {run.start_key: run for run in Run.objects.filter(workflow=definition.name, start_key__in=missing)}
+    for number, run in wanted.items():
+        if run.pk in inserted:
+            batch.started.append(run.pk)
+            continue
+        try:
+            _same_input(by_key[run.start_key], run)
+            batch.existing.append(by_key[run.start_key].pk)
+        except Conflict as error:
+            batch.refused.append(Refused(number, str(error)))
+    _append_started([run for run in wanted.values() if run.pk in inserted], actor, reason)
+    return batch
+
+
+def _append_started(runs: list[Run], actor: Actor, reason: str) -> None:
+    """The first event of each run, in one statement."""
+    if not runs:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(agentops_append_event(id, 'started', %s, %s, %s, data))"
+            " FROM unnest(%s::uuid[], %s::jsonb[]) AS new (id, data)",
+            [actor.id, actor.name, reason, [run.pk for run in runs], [Jsonb(_started_data(run)) for run in runs]],
+        )
+    lifecycle.notify_due(runs[0].queue)

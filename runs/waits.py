@@ -1,0 +1,148 @@
+"""What a run can wait for: one interface, one kind per thing.
+
+Opening a wait and suspending is one transaction that re-reads, under the run's lock, what is already settled. The engine
+knows kinds by name alone; other apps register theirs (approvals do), and `runs` never imports them. A kind also says how
+its waits look on the pages of a run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from django.db import connection
+
+from runs import codec, redaction
+from runs.clock import Now
+from runs.models import Operation, Run, Signal
+from runs.models.operation import Kind, OpStatus
+
+
+@dataclass(frozen=True)
+class Description:
+    """How an open wait looks to people: `sentence` follows “waiting for …”; `url` leads to where it can be settled."""
+
+    sentence: str
+    url: str = ""
+    template: str = ""
+
+
+class WaitKind(Protocol):
+    """Everything here runs inside a transaction that holds the run's lock, the operation's row included."""
+
+    name: str
+
+    def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
+        """Write what belongs to the wait beside its operation; `options` are what the engine was given for it."""
+        ...
+
+    def look(self, run: Run, operation: Operation) -> bool:
+        """Settle the operation if its answer is already there. True if it is now settled."""
+        ...
+
+    def expire(self, run: Run, operation: Operation) -> None:
+        """The time limit passed: record that as the answer (or move the limit, as an escalation does)."""
+        ...
+
+    def close(self, operation: Operation) -> None:
+        """The operation was closed by a cancel or an end; close what belongs to it."""
+        ...
+
+    def describe(self, operation: Operation) -> Description: ...
+
+
+_KINDS: dict[str, WaitKind] = {}
+
+
+def register(kind: WaitKind) -> None:
+    _KINDS[kind.name] = kind
+
+
+def kind(name: str) -> WaitKind:
+    """Raises KeyError for a kind that no installed app registered."""
+    return _KINDS[name]
+
+
+def settle(operation: Operation, result: Any, *, status: OpStatus = OpStatus.DONE, error: str = "", by: str = "") -> None:
+    """Record the answer of an open wait. The caller holds the locks of run and operation and saw it open."""
+    operation.status = status
+    operation.result, operation.result_sealed = redaction.split(codec.encode(result, lenient=True))
+    operation.error_type, operation.error = ("WaitExpired", error) if error else ("", "")
+    operation.settled_by = by
+    operation.finished_at = Now()
+    operation.save(
+        update_fields=["status", "result", "result_sealed", "error_type", "error", "settled_by", "finished_at"]
+    )
+
+
+def lock_key(name: str, correlation: str) -> None:
+    """Let only one transaction at a time match signals and waits of this correlation key; held until it ends.
+
+    Without it a wait that opens and a signal that arrives at one instant could each look before the other has committed,
+    and the signal would lie there for ever. Taken after the run's lock, by both.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"signal {name} {correlation}"])
+
+
+class SignalWait:
+    name = Kind.SIGNAL
+
+    def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
+        pass
+
+    def look(self, run: Run, operation: Operation) -> bool:
+        """Take the oldest unused signal of this name: addressed to the run, or to the wait's correlation key."""
+        if operation.correlation:
+            lock_key(operation.name, operation.correlation)
+        waiting = Signal.objects.select_for_update().filter(
+            name=operation.name, consumed_at__isnull=True, ignored=""
+        )
+        found = waiting.filter(run_id=run.pk).order_by("id").first()
+        if found is None and operation.correlation:
+            found = waiting.filter(run_id__isnull=True, correlation=operation.correlation).order_by("id").first()
+        if found is None:
+            return False
+        take(found, run, operation)
+        return True
+
+    def expire(self, run: Run, operation: Operation) -> None:
+        settle(operation, None, status=OpStatus.FAILED, error=f"no signal {operation.name} came in time")
+
+    def close(self, operation: Operation) -> None:
+        pass
+
+    def describe(self, operation: Operation) -> Description:
+        key = f" for {operation.correlation}" if operation.correlation else ""
+        return Description(f"the signal {operation.name}{key}")
+
+
+def take(signal: Signal, run: Run, operation: Operation) -> None:
+    """Consume `signal` for the open wait `operation`, in the transaction that also moves the run."""
+    true_payload = codec.decode(redaction.true_value(signal.payload, signal.payload_sealed))
+    settle(operation, true_payload, by=f"signal from {signal.source}")
+    signal.run_id, signal.consumed_by, signal.consumed_at = run.pk, operation.pk, Now()
+    signal.save(update_fields=["run_id", "consumed_by", "consumed_at"])
+
+
+class TimerWait:
+    name = Kind.TIMER
+
+    def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
+        pass
+
+    def look(self, run: Run, operation: Operation) -> bool:
+        return False
+
+    def expire(self, run: Run, operation: Operation) -> None:
+        settle(operation, None)
+
+    def close(self, operation: Operation) -> None:
+        pass
+
+    def describe(self, operation: Operation) -> Description:
+        return Description("its timer")
+
+
+register(SignalWait())
+register(TimerWait())
+

@@ -1,0 +1,328 @@
+"""The author's side: workflows, steps, tools and transitions.
+
+    refunds = Workflow("refund_request", version=1, input=RefundRequest)
+
+    @tool(effect=True, idempotent=timedelta(hours=24))
+    def refund(order_id: str, amount: Decimal, *, idempotency_key: str) -> Receipt: ...
+
+    @refunds.step(start=True)
+    def act(ctx):
+        receipt = ctx.call(refund, order_id=ctx.input.order_id, amount=ctx.input.amount)
+        return Complete({"receipt": receipt.id})
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+
+Seconds = float
+
+#: Parameters that the engine fills in; they are no arguments of the call.
+GIVEN = frozenset({"idempotency_key", "timeout"})
+
+
+def minutes(n: float) -> timedelta:
+    return timedelta(minutes=n)
+
+
+def hours(n: float) -> timedelta:
+    return timedelta(hours=n)
+
+
+def days(n: float) -> timedelta:
+    return timedelta(days=n)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often and how far apart. Back-off doubles from `base` to `maximum` seconds with full jitter."""
+
+    max_attempts: int = 5
+    base: Seconds = 1.0
+    maximum: Seconds = 60.0
+
+
+# --- transitions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Goto:
+    """Go on at `step` (the step itself or its name), `after` this long."""
+
+    step: "Step | str"
+    after: timedelta | None = None
+
+    @property
+    def target(self) -> str:
+        return self.step if isinstance(self.step, str) else self.step.name
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The run is done; `result` must be recordable."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The workflow itself says that the run failed; it is not retried by itself."""
+
+    reason: str
+
+
+Transition = Goto | Complete | Fail
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a `verify` function returns when the effect happened (needed only where its result is None)."""
+
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """A typed function that an agent may call."""
+
+    fn: Callable[..., Any]
+    name: str
+    effect: bool
+    verify: Callable[..., Any] | None
+    idempotent: timedelta | None
+    approval: str | None
+    compensate: "Tool | None"
+    in_doubt: Literal["", "ask"]
+    timeout: Seconds
+    retry: Retry
+    settle: timedelta
+    cached_errors: bool
+    from_reference: Callable[[str], Any] | None
+    summary: Callable[..., str] | None
+    file: str
+    line: int
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain function: in a test, or from another tool. Nothing is recorded."""
+        return self.fn(*args, **kwargs)
+
+    @functools.cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.fn)
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.fn)
+
+    @functools.cached_property
+    def given(self) -> frozenset[str]:
+        """Names among GIVEN that the function wants."""
+        return GIVEN & self.signature.parameters.keys()
+
+    @functools.cached_property
+    def arguments(self) -> type[BaseModel]:
+        """Pydantic model of the arguments; its JSON Schema describes the tool to models and edit forms to people."""
+        hints = get_type_hints(self.fn)
+        fields: dict[str, Any] = {}
+        for name, parameter in self.signature.parameters.items():
+            if name in GIVEN:
+                continue
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[name] = (hints.get(name, Any), default)
+        return create_model(f"{self.name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+
+    @functools.cached_property
+    def returns(self) -> TypeAdapter[Any]:
+        hint = get_type_hints(self.fn).get("return", Any)
+        return TypeAdapter(hint)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def _place(fn: Callable[..., Any]) -> tuple[str, int]:
+    code = inspect.unwrap(fn).__code__
+    return code.co_filename, code.co_firstlineno
+
+
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: bool = False,
+    name: str = "",
+    verify: Callable[..., Any] | None = None,
+    idempotent: timedelta | None = None,
+    approval: str | None = None,
+    compensate: Tool | None = None,
+    in_doubt: Literal["", "ask"] = "",
+    timeout: Seconds = 30.0,
+    retry: Retry | None = None,
+    settle: timedelta = timedelta(seconds=60),
+    cached_errors: bool = False,
+    from_reference: Callable[[str], Any] | None = None,
+    summary: Callable[..., str] | None = None,
+) -> Any:
+    """Declare a function as a tool; a query unless `effect`.
+
+    Args:
+        verify: called with the same arguments (and `idempotency_key` if it takes one); returns the result if the effect
+            happened, None if it certainly is not there, and raises if it cannot tell.
+        idempotent: how long the provider remembers an idempotency key, counted from the first send.
+        approval: name of the approval policy that guards the call.
+        compensate: the tool that undoes this effect after a cancel; called with the effect's result as `result`.
+        in_doubt: "ask" says that you know: nobody can look this effect up, and a person is asked.
+        timeout: seconds that one call may take.
+        settle: after the sender has certainly ended, how long its request may still land.
+        cached_errors: the provider answers a repeated key with the error it gave before.
+        from_reference: makes a result from a bare reference that a person enters for "it happened".
+        summary: called with the arguments, says in one line what the call would do.
+    """
+
+    def declare(f: Callable[..., Any]) -> Tool:
+        file, line = _place(f)
+        made = Tool(
+            fn=f,
+            name=name or f.__name__,
+            effect=effect,
+            verify=verify,
+            idempotent=idempotent,
+            approval=approval,
+            compensate=compensate,
+            in_doubt=in_doubt,
+            timeout=timeout,
+            retry=retry or Retry(),
+            settle=settle,
+            cached_errors=cached_errors,
+            from_reference=from_reference,
+            summary=summary,
+            file=file,
+            line=line,
+        )
+        TOOLS.setdefault(made.name, []).append(made)
+        return made
+
+    return declare(fn) if fn is not None else declare
+
+
+#: Every declared tool by name; more than one of a name is a system-check error.
+TOOLS: dict[str, list[Tool]] = {}
+
+
+# --- workflows ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    fn: Callable[..., Any]
+    name: str
+    workflow: "Workflow"
+    timeout: Seconds
+    retry: Retry
+    atomic: bool
+    file: str
+    line: int
+
+    @functools.cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.fn)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+@dataclass(eq=False)
+class Workflow:
+    """A named, versioned state machine of steps."""
+
+    name: str
+    version: int = 1
+    input: type[BaseModel] | None = None
+    queue: str = "default"
+    deadline: timedelta | None = None
+    title: str = ""
+    description: str = ""
+    subject: Callable[[Any], str] | None = None
+    crash_limit: int = 3
+    steps: dict[str, Step] = field(default_factory=dict, init=False)
+    start: Step | None = field(default=None, init=False)
+    file: str = field(default="", init=False)
+    line: int = field(default=0, init=False)
+    #: Mistakes found while declaring, as (message, hint, where); the system checks report them.
+    mistakes: list[tuple[str, str, str]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        frame = inspect.stack()[2]
+        self.file, self.line = frame.filename, frame.lineno
+        WORKFLOWS.setdefault(self.name, {}).setdefault(self.version, []).append(self)
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def step(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        start: bool = False,
+        name: str = "",
+        timeout: Seconds = 60.0,
+        retry: Retry | None = None,
+        atomic: bool = False,
+    ) -> Any:
+        """Declare a step: reads persisted state, returns a transition.
+
+        Args:
+            start: the run begins here.
+            timeout: seconds that one attempt may take.
+            atomic: a `def` step that writes only this database runs in its checkpoint's transaction.
+        """
+
+        def declare(f: Callable[..., Any]) -> Step:
+            file, line = _place(f)
+            made = Step(f, name or f.__name__, self, timeout, retry or Retry(), atomic, file, line)
+            if made.name in self.steps:
+                other = self.steps[made.name]
+                self.mistakes.append(
+                    (
+                        f"workflow {self.name} has two steps named {made.name}",
+                        f"the other one is at {other.where}; rename one of them",
+                        made.where,
+                    )
+                )
+            if start:
+                if self.start is not None and self.start.name != made.name:
+                    self.mistakes.append(
+                        (
+                            f"workflow {self.name} has two start steps",
+                            f"the other one is {self.start.name} at {self.start.where}; keep one",
+                            made.where,
+                        )
+                    )
+                self.start = made
+            self.steps[made.name] = made
+            return made
+
+        return declare(fn) if fn is not None else declare
+
+    def validate_input(self, value: Any) -> Any:
+        """`value` as the input model. Raises pydantic.ValidationError."""
+        return value if self.input is None else self.input.model_validate(value)
+
+
+#: Every declared workflow by name and version; more than one of both is a system-check error.
+WORKFLOWS: dict[str, dict[int, list[Workflow]]] = {}

@@ -1,0 +1,64 @@
+"""A browser against a live server: skipped with one sentence where chromium is missing, failed in CI."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page
+from pytest_django.live_server_helper import LiveServer
+
+from tests.e2e.browser import CHROMIUM, LAUNCH
+
+PASSWORD = "brass-lamp-without-plug"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("e2e")
+            if not CHROMIUM.exists() and os.environ.get("CI") != "true":
+                item.add_marker(pytest.mark.skip(reason=f"{CHROMIUM} is missing: apt-get install chromium"))
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    return {**browser_type_launch_args, **LAUNCH}
+
+
+@pytest.fixture(autouse=True)
+def _queries_beside_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Playwright's event loop runs in this thread; Django would refuse the fixtures' queries."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+
+
+@pytest.fixture
+def complaints(context: BrowserContext) -> list[str]:
+    """What the browser complained about: script errors, and whatever the Content-Security-Policy refused."""
+    found: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and "the server responded with a status of 4" not in message.text:
+            found.append(message.text)
+
+    context.on("console", note)
+    context.on("weberror", lambda error: found.append(str(error.error)))
+    return found
+
+
+@pytest.fixture
+def mara(transactional_db: None) -> User:
+    """A person with every permission."""
+    return User.objects.create_superuser("mara.okafor", password=PASSWORD, first_name="Mara", last_name="Okafor")
+
+
+@pytest.fixture
+def signed_in(page: Page, live_server: LiveServer, mara: User, complaints: list[str]) -> Page:
+    """A page of the console, signed in through the form."""
+    page.goto(f"{live_server.url}/sign-in/")
+    page.get_by_label("User name").fill(mara.username)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"{live_server.url}/")
+    return page

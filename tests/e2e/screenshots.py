@@ -1,0 +1,130 @@
+"""Take a picture of every page at 1280 and 390 px, light and dark, into screenshots/.
+
+    uv run python -m tests.e2e.screenshots --url http://127.0.0.1:8000 --user mara --password … [--only look,inbox]
+
+The pages are those of a running console (`manage.py demo`, for instance): what its navigation links to, the first run,
+the first approval, and with AGENTOPS_DEBUG the parts. Anything the browser complains about (a script error, something
+that the Content-Security-Policy refused, horizontal scrolling) is printed, and the command then exits 1.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urljoin
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from tests.e2e.browser import LAUNCH
+
+FOLDER = Path(__file__).resolve().parents[2] / "screenshots"
+WIDTHS = {"1280": (1280, 900), "390": (390, 844)}
+THEMES = ("light", "dark")
+FIXED = {
+    "parts": "/look/",
+    "password": "/password/",
+    "error-403": "/look/error/403/",
+    "error-404": "/look/error/404/",
+    "error-409": "/look/error/409/",
+    "error-500": "/look/error/500/",
+}
+
+
+def main() -> int:
+    """Take the pictures; return the exit status."""
+    arguments = _arguments()
+    only = {name for name in arguments.only.split(",") if name}
+    FOLDER.mkdir(exist_ok=True)
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(**LAUNCH)
+        pages: dict[str, str] = {}
+        for width in WIDTHS:
+            for theme in THEMES:
+                page = _page(browser, width, theme, complaints)
+                if not only or "sign-in" in only:
+                    _take(page, arguments.url, "sign-in", "/sign-in/", width, theme, complaints)
+                _sign_in(page, arguments.url, arguments.user, arguments.password)
+                pages = pages or {**dict(_linked(page, arguments.url)), **FIXED}
+                for name, path in pages.items():
+                    if not only or name in only:
+                        _take(page, arguments.url, name, path, width, theme, complaints)
+                page.context.close()
+        browser.close()
+    for complaint in dict.fromkeys(complaints):
+        print(complaint, file=sys.stderr)
+    print(f"{len(list(FOLDER.glob('*.png')))} pictures in {FOLDER}")
+    return 1 if complaints else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the console answers")
+    parser.add_argument("--user", required=True)
+    parser.add_argument("--password", required=True)
+    parser.add_argument("--only", default="", help="names of pages, separated by commas")
+    return parser.parse_args()
+
+
+def _page(browser: Browser, width: str, theme: str, complaints: list[str]) -> Page:
+    w, h = WIDTHS[width]
+    context = browser.new_context(
+        viewport={"width": w, "height": h},
+        color_scheme="dark" if theme == "dark" else "light",
+        has_touch=w < 600,
+        is_mobile=w < 600,
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+
+    def complain(message: ConsoleMessage) -> None:
+        # A page that answers 4xx on purpose is reported by the browser as well.
+        if (
+            message.type in ("error", "warning")
+            and "status of 4" not in message.text
+            and "status of 5" not in message.text
+        ):
+            complaints.append(f"{page.url}: {message.text}")
+
+    page.on("console", complain)
+    page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
+    return page
+
+
+def _sign_in(page: Page, url: str, user: str, password: str) -> None:
+    page.goto(urljoin(url, "/sign-in/"))
+    page.get_by_label("User name").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda address: "/sign-in/" not in address)
+
+
+def _linked(page: Page, url: str) -> Iterator[tuple[str, str]]:
+    """Yield name and path of what the navigation links to, and of the first run and the first approval."""
+    links = {
+        link.inner_text().strip().split("\n")[0].lower(): link.get_attribute("href") or "/"
+        for link in page.locator(".app > .nav a.nav-link[href]").all()
+        if link.is_visible()
+    }
+    yield from links.items()
+    for name, selector in {"inbox": "main a.item", "runs": "main .runs .subject a"}.items():
+        if name in links:
+            page.goto(urljoin(url, links[name]))
+            first = page.locator(selector).first
+            if first.count():
+                yield {"inbox": "approval", "runs": "run"}[name], first.get_attribute("href") or "/"
+
+
+def _take(page: Page, url: str, name: str, path: str, width: str, theme: str, complaints: list[str]) -> None:
+    page.goto(urljoin(url, path))
+    page.wait_for_load_state("networkidle")
+    if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+        complaints.append(f"{page.url} at {width} px scrolls sideways")
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=FOLDER / f"{name}-{width}-{theme}.png", full_page=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
