@@ -4,6 +4,7 @@ Each reader takes the variable's name and names it in its error, so that a bad v
 An empty variable counts as unset.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,24 @@ def integer(
     if minimum is not None and number < minimum:
         raise ImproperlyConfigured(f"{name} is {number}: set it to {minimum} or more.")
     return number
+
+
+def number(
+    name: str, default: float, *, minimum: float | None = None, environ: Mapping[str, str] | None = None
+) -> float:
+    """The value of `name` as a finite number. Raises ImproperlyConfigured when it is none, or below `minimum`."""
+    value = text(name, environ=environ)
+    if not value:
+        return default
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ImproperlyConfigured(f"{name} is {value!r}: set it to a number.")
+    if minimum is not None and found < minimum:
+        raise ImproperlyConfigured(f"{name} is {value}: set it to {minimum:g} or more.")
+    return found
 
 
 def items(name: str, default: tuple[str, ...] = (), *, environ: Mapping[str, str] | None = None) -> list[str]:

@@ -36,8 +36,7 @@ AGENTOPS_MODEL_BASE_URL = env.text("AGENTOPS_MODEL_BASE_URL")
 AGENTOPS_MODEL_API_KEY = env.secret("AGENTOPS_MODEL_API_KEY")
 AGENTOPS_MODEL_NAME = env.text("AGENTOPS_MODEL_NAME")
 
-# Bytes of canonical JSON that one input, signal or payload may have.
-# --- engine: in seconds -------------------------------------------------------------------------
+# --- engine: in seconds ------------------------------------------------------------------------------------------
 
 AGENTOPS_LEASE_SECONDS = env.number("AGENTOPS_LEASE_SECONDS", 10.0, minimum=0.5)
 AGENTOPS_BEAT_SECONDS = env.number("AGENTOPS_BEAT_SECONDS", 2.0, minimum=0.05)

@@ -30,7 +30,9 @@ class Approval(models.Model):
     why = models.TextField(blank=True, default="", help_text="The agent's own words, not checked")
     schema = models.JSONField(help_text="JSON Schema of the payload; edits must satisfy it")
     policy = models.TextField(blank=True, default="")
-    requirement = models.JSONField(help_text="Frozen: groups, votes, excluded, time limit, what follows expiry")
+    requirement = models.JSONField(
+        help_text="Frozen: groups, votes, excluded, time limit, what follows expiry"
+    )
     state = models.TextField(choices=State, default=State.OPEN)
     version = models.PositiveIntegerField(default=1)
     payload = models.JSONField(help_text="Display form of the current version")
@@ -47,7 +49,8 @@ class Approval(models.Model):
         permissions = [("decide_approval", "Can approve, reject and edit approvals")]
         constraints = [
             models.CheckConstraint(
-                condition=Q(state__in=["open", "approved", "rejected", "expired", "void"]), name="approval_state_known"
+                condition=Q(state__in=["open", "approved", "rejected", "expired", "void"]),
+                name="approval_state_known",
             ),
             models.CheckConstraint(
                 condition=(Q(state="open") & Q(decided_at__isnull=True))
@@ -76,7 +79,9 @@ class ApprovalVersion(models.Model):
     payload_sealed = models.BinaryField(null=True)
     digest = models.TextField()
     by = models.TextField(help_text="'agent' for the first")
-    by_user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.DO_NOTHING, related_name="+")
+    by_user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.DO_NOTHING, related_name="+"
+    )
     reason = models.TextField(blank=True, default="")
     at = models.DateTimeField(db_default=Now())
 

@@ -88,7 +88,9 @@ def policy(
     if time_limit is not None and time_limit <= timedelta():
         raise ValueError(f"approval policy {name!r} needs a positive time limit, or None")
     escalation = Escalation(tuple(escalate_to), escalate_for) if escalate_to else None
-    made = ApprovalPolicy(name, tuple(groups), votes, exclude_starter, time_limit, on_expiry, escalation, when)
+    made = ApprovalPolicy(
+        name, tuple(groups), votes, exclude_starter, time_limit, on_expiry, escalation, when
+    )
     _POLICIES[name] = made
     return made
 

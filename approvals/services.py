@@ -4,10 +4,10 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
+import jsonschema
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 from pydantic import ValidationError
 
-import jsonschema
 from approvals import waits
 from approvals.models import Approval, ApprovalVersion, Vote
 from runs import clock, codec, lifecycle, redaction, registry
@@ -20,7 +20,8 @@ from runs.services.verb import Consequence, Done, lock, permit, verb
 from runs.states import Status
 from runs.workflow import Tool
 
-State, Verdict = Approval.State, Vote.Verdict
+State = Approval.State
+Verdict = Vote.Verdict
 
 
 @verb
@@ -44,7 +45,9 @@ def decide(
         return Done(run, f"You had already {_past(verdict)} this.", changed=False)
     _check_open(actor, approval)
     if version != approval.version or digest != approval.digest:
-        raise Stale("this request has changed since the page was loaded: read the new version and decide on that")
+        raise Stale(
+            "this request has changed since the page was loaded: read the new version and decide on that"
+        )
     if earlier is not None:
         raise StateMismatch(f"you had already {_past(earlier.verdict)} this version")
     if verdict == Verdict.REJECT and not reason.strip():
@@ -53,17 +56,21 @@ def decide(
     return _count(actor, run, operation, approval, verdict, reason)
 
 
-def _known(verdict: str) -> Verdict:
+def _known(verdict: str) -> Vote.Verdict:
     try:
         return Verdict(verdict)
     except ValueError:
         raise Invalid(f"a verdict is approve or reject, not {verdict!r}") from None
 
 
-def _stands(earlier: Vote, approval: Approval, verdict: Verdict) -> bool:
+def _stands(earlier: Vote, approval: Approval, verdict: Vote.Verdict) -> bool:
     """Whether the same vote was given before and nothing has gone the other way since: a double click."""
     outcome = State.APPROVED if verdict == Verdict.APPROVE else State.REJECTED
-    return earlier.verdict == verdict and earlier.version == approval.version and approval.state in (State.OPEN, outcome)
+    return (
+        earlier.verdict == verdict
+        and earlier.version == approval.version
+        and approval.state in (State.OPEN, outcome)
+    )
 
 
 def _past(verdict: str) -> str:
@@ -111,13 +118,15 @@ def _check_open(actor: Actor, approval: Approval) -> None:
     raise StateMismatch(f"already {approval.state} by {by}")
 
 
-def _vote(actor: Actor, run: Run, approval: Approval, verdict: Verdict, reason: str) -> None:
+def _vote(actor: Actor, run: Run, approval: Approval, verdict: Vote.Verdict, reason: str) -> None:
+    voter = actor.user
+    assert voter is not None, "a person: check_may_decide"
     Vote.objects.create(
         approval=approval,
         version=approval.version,
         digest=approval.digest,
         verdict=verdict,
-        voter_id=actor.id,
+        voter_id=voter.pk,
         voter_name=actor.name,
         reason=reason,
     )
@@ -133,7 +142,9 @@ def _vote(actor: Actor, run: Run, approval: Approval, verdict: Verdict, reason: 
     )
 
 
-def _count(actor: Actor, run: Run, operation: Operation, approval: Approval, verdict: Verdict, reason: str) -> Done:
+def _count(
+    actor: Actor, run: Run, operation: Operation, approval: Approval, verdict: Vote.Verdict, reason: str
+) -> Done:
     """Decide if this vote was the last that was needed, and wake the run."""
     needed = approval.requirement["votes"]
     for_it = waits.approvals_so_far(approval)
@@ -169,7 +180,9 @@ def preview_decide(approval: Approval) -> Consequence:
         yes = f"Approving is vote {for_it + 1} of {needed}."
     else:
         yes = f"Approving lets {approval.name} run once with exactly this payload."
-    return Consequence(f"{yes} Rejecting tells the agent your reason; {approval.name} does not run.", again=(approval.name,))
+    return Consequence(
+        f"{yes} Rejecting tells the agent your reason; {approval.name} does not run.", again=(approval.name,)
+    )
 
 
 # --- edit ------------------------------------------------------------------------------------------------------------
@@ -224,7 +237,9 @@ def _check_may_reopen(actor: Actor, run: Run, operation: Operation, approval: Ap
     # A tool's call confirms the version with its intent. A question has no intent: its answer is taken over by the claim.
     taken = approval.consumed_at is not None or run.is_terminal or run.step_seq != operation.step_seq
     if taken or (tool_of(approval) is None and run.status != Status.WAITING):
-        raise StateMismatch(f"{approval.name} was approved by {approval.decided_by} and the run has taken that over")
+        raise StateMismatch(
+            f"{approval.name} was approved by {approval.decided_by} and the run has taken that over"
+        )
 
 
 def validated(approval: Approval, arguments: Any) -> Any:
@@ -239,7 +254,9 @@ def validated(approval: Approval, arguments: Any) -> Any:
     validator = jsonschema.Draft202012Validator(approval.schema)
     mistakes = sorted(validator.iter_errors(codec.plain(encoded)), key=lambda mistake: mistake.json_path)
     if mistakes:
-        raise Invalid("the payload does not fit: " + "; ".join(f"{m.json_path}: {m.message}" for m in mistakes))
+        raise Invalid(
+            "the payload does not fit: " + "; ".join(f"{m.json_path}: {m.message}" for m in mistakes)
+        )
     return encoded
 
 
@@ -276,4 +293,6 @@ def preview_edit(approval: Approval) -> Consequence:
     """What an edit would do now."""
     votes = waits.approvals_so_far(approval)
     void = f" {votes} votes on version {approval.version} become void." if votes else ""
-    return Consequence(f"A new version {approval.version + 1} is up for decision.{void}", again=(approval.name,))
+    return Consequence(
+        f"A new version {approval.version + 1} is up for decision.{void}", again=(approval.name,)
+    )

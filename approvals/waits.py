@@ -18,7 +18,7 @@ State = Approval.State
 
 
 class ApprovalWait:
-    name = Kind.APPROVAL
+    name: str = Kind.APPROVAL
 
     def required(self, policy: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a call with these (decoded) arguments needs an approval under the policy."""
@@ -70,7 +70,14 @@ class ApprovalWait:
         if requirement["escalation"]:
             _escalate(run, operation, approval)
         elif requirement["on_expiry"] == "approve":
-            decide(run, operation, approval, State.APPROVED, CLOCK.name, "nobody objected in time, and the policy says yes")
+            decide(
+                run,
+                operation,
+                approval,
+                State.APPROVED,
+                CLOCK.name,
+                "nobody objected in time, and the policy says yes",
+            )
         else:
             decide(run, operation, approval, State.EXPIRED, CLOCK.name, "nobody decided in time")
 
@@ -109,7 +116,7 @@ def _carried(approval: Approval) -> bool:
     """Whether enough votes on exactly this version approve it, or its policy lets silence mean yes."""
     if approval.decided_by == CLOCK.name:
         return bool(approval.requirement["on_expiry"] == "approve")
-    return approvals_so_far(approval) >= approval.requirement["votes"]
+    return bool(approvals_so_far(approval) >= approval.requirement["votes"])
 
 
 def approvals_so_far(approval: Approval) -> int:
@@ -131,7 +138,13 @@ def decide(run: Run, operation: Operation, approval: Approval, state: str, by: s
     approval.decided_at = clock.now()
     approval.save(update_fields=["state", "decided_by", "reason", "decided_at"])
     if state == State.EXPIRED and approval.requirement["on_expiry"] == "fail":
-        waits.settle(operation, None, status=OpStatus.FAILED, error=f"nobody decided on {approval.title} in time", by=by)
+        waits.settle(
+            operation,
+            None,
+            status=OpStatus.FAILED,
+            error=f"nobody decided on {approval.title} in time",
+            by=by,
+        )
     else:
         result = {
             "verdict": str(state),
@@ -143,7 +156,13 @@ def decide(run: Run, operation: Operation, approval: Approval, state: str, by: s
         waits.settle(operation, result, by=by)
     if by == CLOCK.name:
         append_event(
-            run, "approval_decided", CLOCK, reason, approval=str(approval.pk), verdict=str(state), version=approval.version
+            run,
+            "approval_decided",
+            CLOCK,
+            reason,
+            approval=str(approval.pk),
+            verdict=str(state),
+            version=approval.version,
         )
 
 
@@ -151,12 +170,22 @@ def _escalate(run: Run, operation: Operation, approval: Approval) -> None:
     """Let further groups decide, for longer: once. The requirement stays frozen otherwise."""
     escalation = approval.requirement["escalation"]
     groups = [*approval.requirement["groups"], *escalation["groups"]]
-    approval.requirement = {**approval.requirement, "groups": sorted(set(groups)), "escalation": None, "escalated": True}
+    approval.requirement = {
+        **approval.requirement,
+        "groups": sorted(set(groups)),
+        "escalation": None,
+        "escalated": True,
+    }
     approval.expires_at = operation.expires_at = clock.now() + timedelta(seconds=escalation["time_limit_s"])
     approval.save(update_fields=["requirement", "expires_at"])
     operation.save(update_fields=["expires_at"])
     append_event(
-        run, "approval_escalated", CLOCK, "nobody decided in time", approval=str(approval.pk), to=escalation["groups"]
+        run,
+        "approval_escalated",
+        CLOCK,
+        "nobody decided in time",
+        approval=str(approval.pk),
+        to=escalation["groups"],
     )
 
 

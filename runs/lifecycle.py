@@ -51,7 +51,7 @@ def lock_run(run_id: uuid.UUID) -> Run:
     return Run.objects.select_for_update(no_key=True, of=("self",)).get(pk=run_id)
 
 
-def append_event(run: Run, kind: str, actor: Actor, reason: str = "", **data: Any) -> None:
+def append_event(run: Run, kind: str, actor: Actor, reason: str = "", /, **data: Any) -> None:
     """Extend the run's chain by one line; keeps `run.event_seq` current."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -85,7 +85,7 @@ def lock_key(name: str, correlation: str) -> None:
 
 
 class SignalWait:
-    name = Kind.SIGNAL
+    name: str = Kind.SIGNAL
 
     def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
         pass
@@ -125,7 +125,7 @@ def take(signal: Signal, run: Run, operation: Operation) -> None:
 
 
 class TimerWait:
-    name = Kind.TIMER
+    name: str = Kind.TIMER
 
     def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
         pass

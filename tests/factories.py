@@ -136,16 +136,38 @@ def run(status: Status = Status.QUEUED, *, held_by: str = "", **fields: Any) -> 
     due = {"wake_at": now, "sort_at": now}
     by_status: Mapping[Status, dict[str, Any]] = {
         Status.WAITING: {},
-        Status.RETRYING: {"wake_at": now + timedelta(minutes=5), "sort_at": now + timedelta(minutes=5), "failures": 1},
-        Status.ATTENTION: {"attention_kind": AttentionKind.DIVERGED, "reason": "another operation is recorded"},
-        Status.FAILED: {"failure_kind": FailureKind.EXHAUSTED, "reason": "gave up", "finished_at": now, "failures": 5},
+        Status.RETRYING: {
+            "wake_at": now + timedelta(minutes=5),
+            "sort_at": now + timedelta(minutes=5),
+            "failures": 1,
+        },
+        Status.ATTENTION: {
+            "attention_kind": AttentionKind.DIVERGED,
+            "reason": "another operation is recorded",
+        },
+        Status.FAILED: {
+            "failure_kind": FailureKind.EXHAUSTED,
+            "reason": "gave up",
+            "finished_at": now,
+            "failures": 5,
+        },
         Status.CANCELLED: {"finished_at": now},
         Status.COMPLETED: {"finished_at": now},
-        Status.CANCELLING: {**due, "compensating": True, "cancel_requested_at": now, "cancel_requested_by": "somebody"},
+        Status.CANCELLING: {
+            **due,
+            "compensating": True,
+            "cancel_requested_at": now,
+            "cancel_requested_by": "somebody",
+        },
     }
     defaults = dict(by_status.get(status, due))
     if status == Status.RUNNING:
-        defaults = {"wake_at": now + timedelta(minutes=1), "epoch": 1, "attempt_no": 1, "attempt_started_at": now}
+        defaults = {
+            "wake_at": now + timedelta(minutes=1),
+            "epoch": 1,
+            "attempt_no": 1,
+            "attempt_started_at": now,
+        }
         fields.setdefault("worker_id", None)
         fields["worker_id"] = fields["worker_id"] or worker().pk
     if held_by:
@@ -171,7 +193,9 @@ def run(status: Status = Status.QUEUED, *, held_by: str = "", **fields: Any) -> 
     return made
 
 
-def operation(of: Run, kind: Kind = Kind.EFFECT, status: OpStatus = OpStatus.DONE, **fields: Any) -> Operation:
+def operation(
+    of: Run, kind: Kind = Kind.EFFECT, status: OpStatus = OpStatus.DONE, **fields: Any
+) -> Operation:
     """An operation of the run's present visit, with the columns that the status demands."""
     now, number = clock.now(), next(_numbers)
     final = status in (OpStatus.DONE, OpStatus.FAILED, OpStatus.CLOSED)
@@ -187,7 +211,12 @@ def operation(of: Run, kind: Kind = Kind.EFFECT, status: OpStatus = OpStatus.DON
         "finished_at": now if final else None,
     }
     if kind == Kind.EFFECT:
-        defaults |= {"provider_key": uuid.uuid4(), "intent_epoch": 1, "intent_at": now, "intent_worker_id": None}
+        defaults |= {
+            "provider_key": uuid.uuid4(),
+            "intent_epoch": 1,
+            "intent_at": now,
+            "intent_worker_id": None,
+        }
         if status == OpStatus.PENDING and not fields.get("intent_worker_id"):
             fields["intent_worker_id"] = worker().pk
     return Operation.objects.create(run=of, kind=kind, status=status, **(defaults | fields))
@@ -195,7 +224,9 @@ def operation(of: Run, kind: Kind = Kind.EFFECT, status: OpStatus = OpStatus.DON
 
 def doubt(**fields: Any) -> Operation:
     """An effect in doubt, and its run in attention over it."""
-    of = run(Status.ATTENTION, attention_kind=AttentionKind.IN_DOUBT, reason="nobody knows whether charge happened")
+    of = run(
+        Status.ATTENTION, attention_kind=AttentionKind.IN_DOUBT, reason="nobody knows whether charge happened"
+    )
     return operation(of, Kind.EFFECT, OpStatus.PENDING, **fields)
 
 
@@ -213,9 +244,12 @@ def approval(
     wait = operation(of, Kind.APPROVAL, OpStatus.OPEN, name=name)
     given = {"order": "1042", "amount": Decimal("10.00")} if arguments is None else arguments
     waits.kind("approval").open(
-        of, wait, {"title": "Charge €10.00 for order 1042", "policy": policy, "arguments": codec.encode(given)} | options
+        of,
+        wait,
+        {"title": "Charge €10.00 for order 1042", "policy": policy, "arguments": codec.encode(given)}
+        | options,
     )
-    Run.objects.filter(pk=of.pk, status=Status.WAITING).update(wake_at=wait.expires_at, sort_at=wait.expires_at)
+    Run.objects.filter(pk=of.pk, status=Status.WAITING).update(
+        wake_at=wait.expires_at, sort_at=wait.expires_at
+    )
     return Approval.objects.get(operation=wait)
-
-

@@ -26,7 +26,9 @@ SENTINEL_MARGIN_S = KILL_MARGIN_S + LAST_REAP_S + 2 * DATABASE_LIMIT_S
 class WorkerCluster(Cluster):  # type: ignore[misc]
     """django-q2's Cluster, without locks that a killed process could keep."""
 
-    def __init__(self, options: ClusterOptions, *, make_run_execution: MakeRunExecution, leases: Leases) -> None:
+    def __init__(
+        self, options: ClusterOptions, *, make_run_execution: MakeRunExecution, leases: Leases
+    ) -> None:
         # django-q2 installs the signal handlers, which need the event.
         with stop_signals_held():
             super().__init__()
@@ -40,7 +42,10 @@ class WorkerCluster(Cluster):  # type: ignore[misc]
     def start(self) -> int:
         """Fork the sentinel; returns the process id of main. The caller's process must be single-threaded."""
         if (threads := threading.enumerate()) != [threading.main_thread()]:
-            log.warning("forking with threads, which may leave locks locked", threads=[thread.name for thread in threads])
+            log.warning(
+                "forking with threads, which may leave locks locked",
+                threads=[thread.name for thread in threads],
+            )
         process_fields["worker"] = "main"
         setproctitle(f"agentops worker {' '.join(self._options.queues)}")
         connections.close_all()
@@ -66,16 +71,17 @@ class WorkerCluster(Cluster):  # type: ignore[misc]
         """Return True when all workers are ready for work, False when the cluster ends before."""
         missing = self._options.processes
         while missing > 0:
-            ready = wait([self._arrivals, self.sentinel.sentinel, self.stop_event])
-            if self._arrivals not in ready or not (arrived := self._arrivals.count()):
+            arrivals = self._arrivals.fileno()
+            ready = wait([arrivals, self.sentinel.sentinel, self.stop_event.fileno()])
+            if arrivals not in ready or not (arrived := self._arrivals.count()):
                 return False
             missing -= arrived
         self.start_event.set()
         return True
 
     def wait_until_ended(self) -> int:
-        """Wait until the cluster has ended; returns the exit code of main: 0 after a stop, 1 for a supervisor to act on."""
-        wait([self.sentinel.sentinel, self.stop_event])
+        """Wait until the cluster has ended; returns main's exit code: 0 after a stop, 1 for a supervisor."""
+        wait([self.sentinel.sentinel, self.stop_event.fileno()])
         if self.stop_event.is_set():
             self.sentinel.join(self._options.grace_s + SENTINEL_MARGIN_S)
             if self.sentinel.is_alive():

@@ -1,8 +1,9 @@
 """Ordinary django-q2 tasks inside a worker process.
 
-`django_q.worker.worker` takes tasks from a `task_queue`, puts results into a `result_queue` and tells a `timer` how long
-the task may take. In django-q2's cluster these are shared with the processes pusher, monitor and sentinel under locks
-that a `kill -9` leaves locked. Here they are objects of this process, which talk to the broker and the database.
+`django_q.worker.worker` takes tasks from a `task_queue`, puts results into a `result_queue` and tells a
+`timer` how long the task may take. In django-q2's cluster these are shared with the processes pusher, monitor
+and sentinel under locks that a `kill -9` leaves locked. Here they are objects of this process, which talk to
+the broker and the database.
 """
 
 import signal
@@ -33,7 +34,8 @@ log = structlog.get_logger(__name__)
 
 # django-q2's name for "end the loop".
 STOP = "STOP"
-# The database is looked at this often for new tasks by each process; a task waits half of it on average (seconds).
+# The database is looked at this often for new tasks by each process; a task waits half of it on average
+# (seconds).
 POLL_S = 0.5
 # Pause after an error of the broker or the database (seconds).
 RETRY_S = 1.0
@@ -45,14 +47,16 @@ type Task = dict[str, Any]
 
 def brokers_of(queues: Sequence[str]) -> list[Broker]:
     """Return django-q2's brokers for named queues; `default` is the queue that `async_task` uses without a name."""
-    return [get_broker(Conf.CLUSTER_NAME if queue == "default" else queue) for queue in queues]
+    own = str(Conf.CLUSTER_NAME)
+    return [get_broker(own if queue == "default" else queue) for queue in queues]
 
 
 class TaskTimer:
     """django-q2's `timer`: until when the ordinary task that runs now must have ended.
 
-    In django-q2 the values 0 (timed out) and -2 (recycled) have the sentinel terminate or replace the process. Here the
-    worker's loop ends by itself in both cases and the process drains, so that neither ends the runs beside the task.
+    In django-q2 the values 0 (timed out) and -2 (recycled) have the sentinel terminate or replace the
+    process. Here the worker's loop ends by itself in both cases and the process drains, so that neither ends
+    the runs beside the task.
     """
 
     IDLE = -1.0
@@ -70,7 +74,7 @@ class TaskTimer:
         self._deadline = time.monotonic() + seconds if seconds > 0 else None
 
     def is_overdue(self) -> bool:
-        """Whether a task goes on although its time-out was raised in it: it sits in a call that cannot be interrupted."""
+        """Whether a task goes on past its time-out: it sits in a call that cannot be interrupted."""
         deadline = self._deadline
         return deadline is not None and time.monotonic() > deadline
 
@@ -130,7 +134,8 @@ class TaskSource:
             log.exception("dropped an ordinary task whose signature is wrong", ack_id=ack_id)
             broker.fail(ack_id)
             return
-        # Code that this version does not have: it stays in the queue for another worker, and comes back after `retry`.
+        # Code that this version does not have: it stays in the queue for another worker, and comes back after
+        # `retry`.
         except Exception:
             log.exception("left an ordinary task that cannot be unpacked", ack_id=ack_id)
             return
@@ -159,7 +164,9 @@ class TaskResults:
                 record |= {"result": "The result could not be stored; the log says why.", "success": False}
                 record.pop("chain", None)
             elif refused > SAVES:
-                log.error("an ordinary task's result cannot be stored; the task comes back", name=task["name"])
+                log.error(
+                    "an ordinary task's result cannot be stored; the task comes back", name=task["name"]
+                )
                 return
             if self._database_is_away():
                 # Nothing is known about the result then.
@@ -185,12 +192,14 @@ class TaskResults:
                 save_task(record, broker)
                 # The follower in a chain was enqueued by that call, and must not be a second time.
                 record.pop("chain", None)
-                # save_task logs and swallows what goes wrong: without a look, a task would be acknowledged unsaved.
+                # save_task logs and swallows what goes wrong: without a look, a task would be acknowledged
+                # unsaved.
                 if not self._is_saved(record):
                     return False
             if record["success"] or record.get("ack_failure", False):
                 broker.acknowledge(record["ack_id"])
-        # Errors of the broker, of a chain that cannot be packed, of the database: the task stays unacknowledged.
+        # Errors of the broker, of a chain that cannot be packed, of the database: the task stays
+        # unacknowledged.
         except Exception:
             log.exception("an ordinary task's result could not be stored", name=record["name"])
             return False
@@ -208,15 +217,15 @@ class TaskResults:
         if record["success"] and not record.get("save", Conf.SAVE_LIMIT >= 0):
             return True
         mine = Q(stopped=record["stopped"]) | Q(success=True)
-        return SavedTask.objects.filter(mine, id=record["id"]).exists()
+        return bool(SavedTask.objects.filter(mine, id=record["id"]).exists())
 
 
 def serve(source: TaskSource, results: TaskResults, timer: TaskTimer, timeout: int) -> None:
     """Execute ordinary tasks in this, the main thread, until the source says stop or the worker is to be recycled.
 
     `timeout` is the default time-out of a task in seconds. A task that ends django-q2's loop, for example by
-    `sys.exit()` or through a broken `pre_execute` receiver, is recorded as failed, and the loop goes on: the runs of
-    this process have no part in it.
+    `sys.exit()` or through a broken `pre_execute` receiver, is recorded as failed, and the loop goes on: the
+    runs of this process have no part in it.
     """
     while True:
         try:

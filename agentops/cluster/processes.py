@@ -1,6 +1,7 @@
 """What a family of forked processes needs from the operating system: to die together, and to be told to stop.
 
-Nothing here holds a lock across processes, so that `kill -9` of any of them at any moment leaves nothing locked.
+Nothing here holds a lock across processes, so that `kill -9` of any of them at any moment leaves nothing
+locked.
 """
 
 import ctypes
@@ -19,11 +20,11 @@ PR_SET_PDEATHSIG = 1
 # How often a worker looks at its parent where the kernel does not tell it (seconds).
 PARENT_WATCH_S = 0.5
 
-STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
 EXIT_FAILED = 1
-# The grace time was over and steps or tasks were still running: they were stopped on purpose, which is no crash. A number
-# that no step hands to os._exit() by chance.
+# The grace time was over and steps or tasks were still running: they were stopped on purpose, which is no
+# crash. A number that no step hands to os._exit() by chance.
 EXIT_CUT = 117
 
 
@@ -44,8 +45,9 @@ class Stop(Readable, Protocol):
 def die_with_parent(parent_pid: int, *, may_start_thread: bool) -> None:
     """Have this process die when the process that forked it ends in whatever way. Call it first thing in the child.
 
-    On Linux the kernel sends SIGKILL. It watches the thread that forked, so only a main thread may fork. Elsewhere a
-    thread looks at the parent, unless this process forks in its turn and must stay single-threaded.
+    On Linux the kernel sends SIGKILL. It watches the thread that forked, so only a main thread may fork.
+    Elsewhere a thread looks at the parent, unless this process forks in its turn and must stay
+    single-threaded.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -89,7 +91,8 @@ def release_stop_signals() -> None:
 class PipeEvent:
     """An event that one process sets and many see, also inside signal handlers.
 
-    Set by writing to a pipe that nobody reads. It counts as set, too, when every process that could set it is gone.
+    Set by writing to a pipe that nobody reads. It counts as set, too, when every process that could set it is
+    gone.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The sentinel: starts worker processes, replaces and reaps dead ones, ticks schedules, ends the others on stop.
 
-It stays single-threaded and closes its connections before each fork: a forked child would share the session, and a lock
-that another thread holds at that moment would stay locked in the child for ever.
+It stays single-threaded and closes its connections before each fork: a forked child would share the session,
+and a lock that another thread holds at that moment would stay locked in the child for ever.
 """
 
 import os
@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -39,13 +39,13 @@ from agentops.cluster.processes import (
     release_stop_signals,
     stop_signals_held,
 )
-from agentops.cluster.worker import MakeRunExecution, run_worker_process
+from agentops.cluster.worker import RELEASE_SIGNAL, MakeRunExecution, run_worker_process
 from agentops.logs import process_fields
 
 log = structlog.get_logger(__name__)
 
-# What the database is asked in one tick may take so long; then the next tick tries again, so that a lock or a dead
-# network never keeps the sentinel from replacing workers (whole seconds: it is an alarm).
+# What the database is asked in one tick may take so long; then the next tick tries again, so that a lock or a
+# dead network never keeps the sentinel from replacing workers (whole seconds: it is an alarm).
 DATABASE_LIMIT_S = 3
 # django-q2 looks for due schedules every 30 s.
 SCHEDULES_S = 5.0
@@ -53,10 +53,12 @@ SCHEDULES_S = 5.0
 YOUNG_S = 2.0
 PAUSE_S = 0.25
 LONGEST_PAUSE_S = 3.0
+# Workers for runs that execute alone leave when no such run has been due for this long (seconds).
+LONE_IDLE_S = 5.0
 # A reap that failed is repeated after this (seconds).
 REAP_RETRY_S = 1.0
-# Beyond the grace time: until workers that did not leave are killed, and until what must then be recorded is given up,
-# which leaves it to the end of their leases (seconds).
+# Beyond the grace time: until workers that did not leave are killed, and until what must then be recorded is
+# given up, which leaves it to the end of their leases (seconds).
 KILL_MARGIN_S = 1.0
 LAST_REAP_S = 10.0
 
@@ -66,21 +68,26 @@ DATABASE_AWAY = (OperationalError, InterfaceError)
 class Leases(Protocol):
     """What the sentinel asks of `runs.engine.leases`, over Django's connection."""
 
-    def reap(self, worker_id: uuid.UUID, *, graceful: bool = False) -> None:
+    def reap(self, worker_id: uuid.UUID, *, graceful: bool = False) -> object:
         """The process has ended for certain; `graceful`: it was stopped on purpose after its grace time."""
 
     def expired(self, worker_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
         """Those whose lease is over."""
 
+    def lone_due(self, queues: Sequence[str]) -> int:
+        """How many due runs wait for a process of their own."""
+
 
 class Worker:
     """The sentinel's side of one worker process."""
 
-    def __init__(self, worker_id: uuid.UUID, process: ForkProcess) -> None:
+    def __init__(self, worker_id: uuid.UUID, process: ForkProcess, *, alone: bool) -> None:
         self.id = worker_id
         self.process = process
+        self.alone = alone
         self.born_at = time.monotonic()
         self.cut = False
+        self.released = False
 
     @property
     def pid(self) -> int | None:
@@ -94,7 +101,8 @@ class Worker:
     def was_cut(self) -> bool:
         """Whether its running steps were stopped on purpose after the grace time, which is no crash.
 
-        Exit code 0 says nothing here: a worker that drained has no running steps, and a step may call `os._exit(0)`.
+        Exit code 0 says nothing here: a worker that drained has no running steps, and a step may call
+        `os._exit(0)`.
         """
         return self.cut or self.process.exitcode == EXIT_CUT
 
@@ -167,9 +175,12 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
         self._young_deaths = 0
         self._spawn_not_before = 0.0
         self._schedules_at = 0.0
+        self._lone_due = 0
+        self._lone_wanted = 0
+        self._lone_needed_at = 0.0
         self._database_away = False
 
-    # --- the life of the cluster ---------------------------------------------------------------------------------
+    # --- the life of the cluster ----------------------------------------------------------------------------
 
     def spawn_cluster(self) -> None:
         self.pool: list[Worker] = []
@@ -186,9 +197,16 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
         while not self.stop_event.is_set():
             self._bury()
             self._fill_pool()
-            self._use_database(self._reap, self._kill_expired, self._tick_schedules, self._publish_status)
+            self._release_lone_workers()
+            self._use_database(
+                self._reap,
+                self._kill_expired,
+                self._count_lone_due,
+                self._tick_schedules,
+                self._publish_status,
+            )
             # The death of a worker ends the tick early.
-            wait([self.stop_event, *self._sentinels()], timeout=Conf.GUARD_CYCLE)
+            wait([self.stop_event.fileno(), *self._sentinels()], timeout=Conf.GUARD_CYCLE)
         self.stop()
 
     def stop(self) -> None:
@@ -212,32 +230,59 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
             if self._to_reap:
                 time.sleep(Conf.GUARD_CYCLE)
         for pending in self._to_reap:
-            log.error("the end of a worker could not be recorded; its lease runs out", worker_id=str(pending.worker_id))
+            log.error(
+                "the end of a worker could not be recorded; its lease runs out",
+                worker_id=str(pending.worker_id),
+            )
         connections.close_all()
 
-    # --- processes -----------------------------------------------------------------------------------------------
+    # --- processes ------------------------------------------------------------------------------------------
 
-    def spawn_worker(self) -> None:
+    def spawn_worker(self, *, alone: bool = False) -> None:
+        """Fork a worker process; with `alone` it executes nothing but runs that crashed a worker, one at a time."""
         connections.close_all()
         worker_id = uuid7()
         process = get_mp_context().Process(
             target=run_worker_process,
             # django-q2 shows it in log lines and in the title of the process.
             name=f"worker-{worker_id}",
-            args=(worker_id, os.getpid(), self._options, self.stop_event, self._arrivals, self._make_run_execution),
+            args=(
+                worker_id,
+                os.getpid(),
+                self._options,
+                self.stop_event,
+                self._arrivals,
+                self._make_run_execution,
+                alone,
+            ),
             # Off, by Q_CLUSTER["daemonize_workers"], for tasks that start processes of their own.
             daemon=Conf.DAEMONIZE_WORKERS,
         )
         with stop_signals_held():
             process.start()
-        self.pool.append(Worker(worker_id, process))
+        self.pool.append(Worker(worker_id, process, alone=alone))
 
     def _sentinels(self) -> list[int]:
         return [worker.process.sentinel for worker in self.pool]
 
+    def _lone_workers(self) -> list[Worker]:
+        return [worker for worker in self.pool if worker.alone]
+
     def _fill_pool(self) -> None:
-        while len(self.pool) < self.pool_size and time.monotonic() >= self._spawn_not_before:
+        while len(self.pool) - len(self._lone_workers()) < self.pool_size:
+            if time.monotonic() < self._spawn_not_before:
+                break
             self.spawn_worker()
+        while len(self._lone_workers()) < self._lone_wanted:
+            self.spawn_worker(alone=True)
+
+    def _release_lone_workers(self) -> None:
+        """Have them leave when nothing is due for them; what they execute they finish."""
+        if time.monotonic() > self._lone_needed_at + LONE_IDLE_S:
+            for worker in self._lone_workers():
+                if worker.pid is not None and not worker.released:
+                    worker.released = True
+                    os.kill(worker.pid, RELEASE_SIGNAL)
 
     def _bury(self) -> None:
         """Take the processes that have ended out of the pool, to be replaced and reaped."""
@@ -248,12 +293,16 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
             self._to_reap.append(PendingReap(worker.id, graceful))
             in_order = graceful or worker.process.exitcode == 0
             report = log.info if in_order else log.error
-            report("worker ended", worker_id=str(worker.id), pid=worker.pid, exit_code=worker.process.exitcode)
+            report(
+                "worker ended", worker_id=str(worker.id), pid=worker.pid, exit_code=worker.process.exitcode
+            )
             self._pause_after(worker)
             worker.process.close()
 
     def _pause_after(self, worker: Worker) -> None:
         """Do not fork as fast as the machine can when workers die as soon as they start."""
+        if worker.alone:
+            return
         if worker.age_s() >= YOUNG_S:
             self._young_deaths = 0
             return
@@ -261,7 +310,7 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
         pause = min(LONGEST_PAUSE_S, PAUSE_S * 2 ** (self._young_deaths - 1))
         self._spawn_not_before = time.monotonic() + pause
 
-    # --- the database --------------------------------------------------------------------------------------------
+    # --- the database ---------------------------------------------------------------------------------------
 
     def _use_database(self, *parts: Callable[[], None]) -> None:
         """Do what needs the database; what fails or takes too long is tried again in the next tick."""
@@ -287,7 +336,8 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
                 self._leases.reap(pending.worker_id, graceful=pending.graceful)
             except DATABASE_AWAY:
                 raise
-            # One worker whose runs cannot be handed back must not keep the others from being replaced and reaped.
+            # One worker whose runs cannot be handed back must not keep the others from being replaced and
+            # reaped.
             except Exception:
                 log.exception("a worker could not be reaped; trying again", worker_id=str(pending.worker_id))
             else:
@@ -301,6 +351,13 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
                 log.error("killing a worker whose lease is over", worker_id=str(worker.id), pid=worker.pid)
                 worker.process.kill()
 
+    def _count_lone_due(self) -> None:
+        """Idle workers take lone runs as well: only those still due a tick later need processes of their own."""
+        before, self._lone_due = self._lone_due, self._leases.lone_due(self._options.queues)
+        self._lone_wanted = min(before, self._lone_due, self.pool_size)
+        if self._lone_due:
+            self._lone_needed_at = time.monotonic()
+
     def _tick_schedules(self) -> None:
         """Enqueue the ordinary tasks whose django-q2 schedule is due; django-q2 logs what goes wrong there."""
         if not Conf.SCHEDULER or time.monotonic() < self._schedules_at:
@@ -309,7 +366,6 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
         for broker in self._brokers:
             with _cluster_name(broker.list_key):
                 scheduler(broker)
-
 
     def _publish_status(self) -> None:
         """For django-q2's `qinfo` and `qmonitor`, which see it where the processes share a cache."""

@@ -1,8 +1,9 @@
 """One worker process: ordinary tasks in its main thread, runs in other threads, and an orderly way out.
 
-It leaves for one of these reasons: the cluster stops (`cluster_stop`), somebody sends SIGTERM to it, an ordinary task
-goes on past its time-out, or it is to be recycled (too many lost slots, too many ordinary tasks, a task timed out). It
-then claims nothing more and waits for what runs; except when it is recycled, for the grace time only.
+It leaves when the cluster stops (`cluster_stop`), when somebody sends SIGTERM to it, when an ordinary task
+goes on past its time-out, or when it is released: it has too many lost slots, has executed many ordinary
+tasks, one of them timed out, or the sentinel needs it no longer. It then claims nothing more and waits for
+what it executes; for the grace time only, except when it is released.
 """
 
 import os
@@ -37,14 +38,16 @@ log = structlog.get_logger(__name__)
 
 # Cold-path transactions of all slots share this many connections of Django at most.
 MAX_CONNECTIONS = 8
-# How long a thread waits for one of them, and how long the pool tries to connect before it lets the next caller try
-# anew: its pauses double, and a database that is back must be noticed soon (seconds).
+# How long a thread waits for one of them, and how long the pool tries to connect before it lets the next
+# caller try anew: its pauses double, and a database that is back must be noticed soon (seconds).
 CONNECTION_WAIT_S = 5.0
+# Asks a worker to finish what it executes, without a limit, and to leave.
+RELEASE_SIGNAL = signal.SIGUSR1
 # How often the way out is looked at (seconds).
 WATCH_S = 0.5
-# A worker that is recycled waits so long for its running steps, longer than a step should take; cutting them would put
-# their effects in doubt for the sake of housekeeping (seconds).
-RECYCLE_DRAIN_S = 900.0
+# A worker that is released waits so long for its running steps, longer than a step should take; cutting them
+# would put their effects in doubt for the sake of housekeeping (seconds).
+RELEASE_DRAIN_S = 900.0
 
 
 class RunExecution(Protocol):
@@ -60,7 +63,7 @@ class MakeRunExecution(Protocol):
     """How it is made, after the fork."""
 
     def __call__(
-        self, *, worker_id: uuid.UUID, queues: tuple[str, ...], slots: int, stop: Stop
+        self, *, worker_id: uuid.UUID, queues: tuple[str, ...], slots: int, stop: Stop, alone: bool
     ) -> RunExecution: ...
 
 
@@ -71,13 +74,14 @@ def run_worker_process(
     cluster_stop: PipeEvent,
     arrivals: Arrivals,
     make_run_execution: MakeRunExecution,
+    alone: bool,
 ) -> NoReturn:
     """Be a worker process until it is to end; runs in a child that the sentinel has just forked."""
     die_with_parent(parent_pid, may_start_thread=True)
     process_fields["worker"] = str(worker_id)
     code = EXIT_FAILED
     try:
-        code = WorkerProcess(worker_id, options, cluster_stop, make_run_execution).run(ready=arrivals)
+        code = WorkerProcess(worker_id, options, cluster_stop, make_run_execution, alone).run(ready=arrivals)
     except Exception:
         log.exception("the worker process failed")
     _leave(code)
@@ -100,12 +104,15 @@ class WorkerProcess:
         options: ClusterOptions,
         cluster_stop: PipeEvent,
         make_run_execution: MakeRunExecution,
+        alone: bool,
     ) -> None:
         self._options = options
         self._cluster_stop = cluster_stop
         self._asked = PipeEvent()
         self._drain = PipeEvent()
+        self._alone = alone
         signal.signal(signal.SIGTERM, lambda *_: self._asked.set())
+        signal.signal(RELEASE_SIGNAL, lambda *_: self._drain.set())
         # Ctrl-C reaches the whole group; only main decides what it means.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         release_stop_signals()
@@ -115,7 +122,11 @@ class WorkerProcess:
         self._results = TaskResults(brokers, self._drain)
         self._timer = TaskTimer()
         self._runs = make_run_execution(
-            worker_id=worker_id, queues=options.queues, slots=options.slots, stop=self._drain
+            worker_id=worker_id,
+            queues=options.queues,
+            slots=options.slots,
+            stop=self._drain,
+            alone=alone,
         )
         self._runs_ended_early = False
 
@@ -125,7 +136,11 @@ class WorkerProcess:
         self._start("way-out", self._watch_way_out)
         ready.announce()
         ready.close()
-        serve(self._source, self._results, self._timer, Conf.TIMEOUT)
+        if self._alone:
+            # An ordinary task would die with the run that this process is here to be killed by.
+            self._drain.wait()
+        else:
+            serve(self._source, self._results, self._timer, Conf.TIMEOUT)
         self._drain.set()
         runs.join()
         if self._runs_ended_early:
@@ -152,7 +167,7 @@ class WorkerProcess:
 
     def _watch_way_out(self) -> None:
         """Begin the drain when there is a reason to, and end the process when its time for that is over."""
-        stops = [self._cluster_stop, self._asked]
+        stops = [self._cluster_stop.fileno(), self._asked.fileno()]
         grace_s = self._options.grace_s
         while not wait(stops, timeout=WATCH_S):
             if self._timer.is_overdue():
@@ -161,8 +176,8 @@ class WorkerProcess:
             if self._runs.wants_recycle:
                 self._drain.set()
             if self._drain.is_set():
-                log.info("recycling the worker")
-                if not wait(stops, timeout=RECYCLE_DRAIN_S):
+                log.info("releasing the worker")
+                if not wait(stops, timeout=RELEASE_DRAIN_S):
                     grace_s = 0
                 break
         self._drain.set()

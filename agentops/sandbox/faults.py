@@ -142,8 +142,8 @@ def rates_from(settings: Mapping[str, object]) -> Rates:
     """Read `{"503": 0.1, "latency:2": 0.05, "endpoint": "POST /refunds", "seed": 7}`. Raises UnknownFault."""
     endpoint = check_endpoint(str(settings.get("endpoint", ANYWHERE)))
     seed = settings.get("seed", 0)
-    if not isinstance(seed, int):
-        raise UnknownFault("seed must be a whole number")
+    if not isinstance(seed, int) or abs(seed) >= 2**63:
+        raise UnknownFault("seed must be a whole number of at most 63 bits")
     chances: dict[str, float] = {}
     for text, chance in settings.items():
         if text in ("endpoint", "seed"):

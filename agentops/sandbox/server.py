@@ -86,7 +86,7 @@ class Sandbox:
         self.data = options.data
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._web.server_port}"
-        self.smtp = f"{shown}:{self._mail.port}"
+        self.smtp = self._web.smtp = f"{shown}:{self._mail.port}"
         self._thread = threading.Thread(target=self._web.serve_forever, args=(0.1,), name="http", daemon=True)
 
     def start(self) -> None:

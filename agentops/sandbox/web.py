@@ -31,7 +31,7 @@ class _NoAnswer(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """The listening side. `stopping` ends whatever hangs on purpose."""
+    """The listening side. `stopping` ends whatever hangs on purpose; `smtp` is the mail side's address."""
 
     daemon_threads = True
     request_queue_size = 512
@@ -41,6 +41,7 @@ class Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.ledger, self.world, self.deliverer = ledger, world, deliverer
         self.stopping = threading.Event()
+        self.smtp = ""
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -109,9 +110,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self) -> Answer:
         raw = self._read_body()
         # A page in somebody's browser must not reach this server under a name of its own.
-        if not is_loopback(urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""):
+        try:
+            parts = urlsplit(self.path)
+            host = urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname
+        except ValueError:
+            raise Refused(400, "bad_request", "The address cannot be read.") from None
+        if not is_loopback(host or ""):
             raise Refused(403, "not_local", "The sandbox answers on this machine only.")
-        parts = urlsplit(self.path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         body = _decoded(raw)
         if self.command == "GET" and parts.path in _LOOK:
@@ -223,7 +228,7 @@ def _allowed(query: dict[str, str], known: Iterable[str]) -> dict[str, str]:
 
 
 def _health(server: Server, query: dict[str, str]) -> Answer:
-    return Answer(200, {"ok": True, "webhooks_ready": server.deliverer.ready})
+    return Answer(200, {"ok": True, "smtp": server.smtp, "webhooks_ready": server.deliverer.ready})
 
 
 def _entries(server: Server, query: dict[str, str]) -> Answer:

@@ -204,6 +204,21 @@ def close_overrun(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int | None = N
     return cold(close)
 
 
+def close_broken(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int, error: str) -> bool:
+    """The engine itself failed over this run: count that like a death, so that it ends in the dead letter, not in a loop."""
+
+    def close(unsure: bool) -> bool:
+        run = Run.objects.select_for_update(no_key=True, of=("self",)).filter(
+            pk=run_id, status=Status.RUNNING, worker_id=worker_id, epoch=epoch
+        ).first()
+        if run is None:
+            return False
+        close_dead_attempt(run, outcome=Outcome.CRASHED, closed_by="engine", error=error)
+        return True
+
+    return cold(close)
+
+
 def lone_due(queues: Sequence[str]) -> int:
     """How many due runs wait for a process of their own (at most 10 are counted)."""
     with connection.cursor() as cursor:

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import psycopg
 import structlog
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection
 
-from runs import policies, redaction, registry
+from runs import codec, policies, redaction, registry
 from runs.engine import leases, statements
 from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold, connect_directly
 from runs.engine.execution import Execution, dumps
@@ -77,7 +77,8 @@ class RunWorker:
         self._register(capabilities)
         self.database = Database(min(8, max(2, self.slots)))
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run_loop, name="steps-loop", daemon=True).start()
+        loop = threading.Thread(target=self._run_loop, name="steps-loop", daemon=True)
+        loop.start()
         self.blocking = ThreadPoolExecutor(min(8, max(2, self.slots)), thread_name_prefix="steps-db")
         self.executor = Executor(self.snapshot, self._draining, self.loop, self.blocking)
         beats = threading.Thread(target=self._beats, name="beats", daemon=True)
@@ -88,15 +89,20 @@ class RunWorker:
             self._ended.set()
             self.lease.end()
             self.loop.call_soon_threadsafe(self.loop.stop)
+            beats.join(settings.AGENTOPS_BEAT_SECONDS + 5)
+            self.blocking.shutdown(wait=False)
+            loop.join(1)
             self.database.close()
         if self._closed.is_set():
             raise WorkerClosed("the lease of this worker was ended by others; its process ends")
-        beats.join(5)
         self._unregister()
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
 
     def _register(self, capabilities: list[str]) -> None:
         while not self.stop.is_set():
@@ -352,9 +358,9 @@ class RunWorker:
             self.executor.run(execution)
         except LeaseLost as error:
             log.info("run.lost", reason=str(error), step=execution.step)
-        except Exception:
-            # The run stays recorded as this worker's; reconciliation hands it back and it is tried again.
+        except Exception as error:
             log.exception("run.engine_error", step=execution.step)
+            self._broken(execution, error)
         finally:
             connection.close()
             with self._lock:
@@ -363,6 +369,14 @@ class RunWorker:
                 self._lost.discard(id(execution))
             structlog.contextvars.clear_contextvars()
             self._wake()
+
+    def _broken(self, execution: Execution, error: Exception) -> None:
+        """Whatever the engine stumbled over must not come back for ever."""
+        told = codec.clean_text(f"{type(error).__name__}: {error}", 2000)
+        try:
+            leases.close_broken(execution.run_id, self.worker_id, execution.epoch, told)
+        except (*UNSURE_DJANGO, DatabaseError) as again:
+            log.warning("run.not_closed", error=str(again))  # reconciliation hands it back
 
     def _wake(self) -> None:
         try:

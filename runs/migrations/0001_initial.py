@@ -365,7 +365,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('sort_at__isnull', True), ('status__in', ['cancelled', 'failed', 'completed']), ('wake_at__isnull', True)), models.Q(models.Q(('status__in', ['cancelled', 'failed', 'completed']), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_terminal_is_still'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('sort_at__isnull', True), ('status__in', ['cancelled', 'completed', 'failed']), ('wake_at__isnull', True)), models.Q(models.Q(('status__in', ['cancelled', 'completed', 'failed']), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_terminal_is_still'),
         ),
         migrations.AddConstraint(
             model_name='run',

@@ -98,12 +98,12 @@ class Run(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(
-                    status__in=[s.value for s in TERMINAL],
+                    status__in=sorted(s.value for s in TERMINAL),
                     wake_at__isnull=True,
                     sort_at__isnull=True,
                     finished_at__isnull=False,
                 )
-                | (~Q(status__in=[s.value for s in TERMINAL]) & Q(finished_at__isnull=True)),
+                | (~Q(status__in=sorted(s.value for s in TERMINAL)) & Q(finished_at__isnull=True)),
                 name="run_terminal_is_still",
             ),
             models.CheckConstraint(

@@ -7,7 +7,17 @@ from runs.clock import now
 from runs.errors import StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Run
-from runs.services.verb import Consequence, Done, done_effects, guard, label, lock, permit, unknown_effects, verb
+from runs.services.verb import (
+    Consequence,
+    Done,
+    done_effects,
+    guard,
+    label,
+    lock,
+    permit,
+    unknown_effects,
+    verb,
+)
 from runs.states import Status
 
 
@@ -50,7 +60,9 @@ def preview_cancel(run: Run) -> Consequence:
 
 
 def _sentence(run: Run) -> str:
-    undo = " The effects that can be undone are undone in reverse order." if lifecycle.compensable(run) else ""
+    undo = (
+        " The effects that can be undone are undone in reverse order." if lifecycle.compensable(run) else ""
+    )
     if run.status == Status.RUNNING:
         return "The run ends at its next operation or checkpoint; no effect starts after this." + undo
     if lifecycle.pending_effects(run):

@@ -14,7 +14,17 @@ from runs.lifecycle import Actor
 from runs.models import AuditEvent, Operation, Run, Worker
 from runs.models.operation import OpStatus
 from runs.services.payloads import problems, recordable
-from runs.services.verb import Consequence, Done, done_effects, guard, lock, permit, require, unknown_effects, verb
+from runs.services.verb import (
+    Consequence,
+    Done,
+    done_effects,
+    guard,
+    lock,
+    permit,
+    require,
+    unknown_effects,
+    verb,
+)
 from runs.states import AttentionKind
 from runs.workflow import Tool
 
@@ -142,6 +152,7 @@ class Proof:
 
 def proof_of(operation: Operation) -> Proof:
     """What is known about the last send of an effect in doubt."""
+    assert operation.intent_worker_id is not None, "the table's constraint: pending has an intent"
     reaped = Worker.objects.filter(pk=operation.intent_worker_id).values_list("reaped_at", flat=True).first()
     ended = min((at for at in (operation.call_ended_at, reaped) if at is not None), default=None)
     if ended is None:

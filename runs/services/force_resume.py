@@ -13,12 +13,24 @@ from runs.lifecycle import Actor
 from runs.models import Operation, Run, Worker
 from runs.models.operation import OpStatus
 from runs.services.retry import reopen, to_reopen
-from runs.services.verb import Consequence, Done, done_effects, guard, label, lock, permit, unknown_effects, verb
+from runs.services.verb import (
+    Consequence,
+    Done,
+    done_effects,
+    guard,
+    label,
+    lock,
+    permit,
+    unknown_effects,
+    verb,
+)
 from runs.states import AttentionKind, Hold, Outcome, Status
 
 
 @verb
-def force_resume(actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, reason: str = "") -> Done:
+def force_resume(
+    actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, reason: str = ""
+) -> Done:
     """Let a worker look at the run now, whatever it waits for.
 
     Open waits stay open, so that a waiting run looks and waits again. A running run is taken from its worker only if that is
@@ -59,7 +71,8 @@ def _take_from_worker(run: Run, actor: Actor) -> None:
         # No beat renews a closed row: a worker that thaws finds it and stops.
         with connection.cursor() as cursor:
             cursor.execute(
-                "UPDATE runs_worker SET closed_at = statement_timestamp() WHERE id = %s AND closed_at IS NULL", [run.worker_id]
+                "UPDATE runs_worker SET closed_at = statement_timestamp() WHERE id = %s AND closed_at IS NULL",
+                [run.worker_id],
             )
     outcome = Outcome.CRASHED if owner.dead else Outcome.TIMED_OUT
     close_dead_attempt(run, outcome=outcome, closed_by=actor.name, error=f"forced on by {actor.name}")
@@ -98,7 +111,9 @@ def _sentence(run: Run) -> str:
     if run.status == Status.ATTENTION:
         pending = lifecycle.pending_effects(run)
         if pending:
-            raise StateMismatch(f"nobody knows whether {pending[0].name} happened: answer that first, then the run goes on")
+            raise StateMismatch(
+                f"nobody knows whether {pending[0].name} happened: answer that first, then the run goes on"
+            )
         if run.attention_kind == AttentionKind.DIVERGED:
             return f"Step {run.step} is executed again; if its code still does not follow its record, the run comes back here."
         return f"The run goes on at step {run.step}; the operation that failed is tried again."

@@ -24,7 +24,13 @@ BATCH = 500
 
 
 def set_limits(
-    actor: Actor, scope: str, name: str, *, seen_revision: int | None = None, reason: str = "", **values: int | float | None
+    actor: Actor,
+    scope: str,
+    name: str,
+    *,
+    seen_revision: int | None = None,
+    reason: str = "",
+    **values: int | float | None,
 ) -> Policy:
     """Override limits of a step (`workflow/step`), a workflow or a tool; None gives a limit back to the wider scope.
 
@@ -43,20 +49,26 @@ def set_limits(
     return policy
 
 
-def clear_limits(actor: Actor, scope: str, name: str, *, seen_revision: int | None = None, reason: str = "") -> Policy:
+def clear_limits(
+    actor: Actor, scope: str, name: str, *, seen_revision: int | None = None, reason: str = ""
+) -> Policy:
     """Give every limit of a scope back to the wider scope, in the end the code. Raises as `set_limits`."""
     policy = _write(actor, "limits_cleared", scope, name, seen_revision, reason, dict.fromkeys(LIMITS))
     _wake_exhausted(scope, name)
     return policy
 
 
-def pause_workflow(actor: Actor, workflow: str, *, seen_revision: int | None = None, reason: str = "") -> Policy:
+def pause_workflow(
+    actor: Actor, workflow: str, *, seen_revision: int | None = None, reason: str = ""
+) -> Policy:
     """Let no worker begin anything of this workflow; running attempts go on to their next suspension or end. Raises as `set_limits`."""
     values = {"paused": True, "pause_reason": reason}
     return _write(actor, "workflow_paused", Policy.Scope.WORKFLOW, workflow, seen_revision, reason, values)
 
 
-def resume_workflow(actor: Actor, workflow: str, *, seen_revision: int | None = None, reason: str = "") -> Policy:
+def resume_workflow(
+    actor: Actor, workflow: str, *, seen_revision: int | None = None, reason: str = ""
+) -> Policy:
     """Lift the pause and make the runs due that it parked, in batches. Raises as `set_limits`."""
     values = {"paused": False, "pause_reason": ""}
     policy = _write(actor, "workflow_resumed", Policy.Scope.WORKFLOW, workflow, seen_revision, reason, values)
@@ -135,7 +147,9 @@ def _steps(workflow: str, only: str = "") -> set[tuple[int, str]]:
     """(version, step) of every version of a workflow. Raises UnknownWorkflow."""
     registry.workflow(workflow)
     versions = WORKFLOWS[workflow]
-    return {(v, name) for v, declared in versions.items() for name in declared[-1].steps if only in ("", name)}
+    return {
+        (v, name) for v, declared in versions.items() for name in declared[-1].steps if only in ("", name)
+    }
 
 
 def _exhausted(scope: str, name: str) -> QuerySet[Run]:
@@ -183,7 +197,9 @@ def preview_set_limits(scope: str, name: str, max_attempts: int | None) -> Conse
     retrying = _at_scope(scope, name)
     total = retrying.count()
     ended = 0 if max_attempts is None else _spent(retrying, scope, name, max_attempts)
-    return Consequence(f"{ended} of {total} runs in back-off have used up this limit and end now as exhausted.")
+    return Consequence(
+        f"{ended} of {total} runs in back-off have used up this limit and end now as exhausted."
+    )
 
 
 def _at_scope(scope: str, name: str) -> QuerySet[Run]:

@@ -25,7 +25,9 @@ def recordable(value: Any, what: str, *, lenient: bool = False) -> Any:
 def problems(error: ValidationError, what: str) -> str:
     """Every mistake that pydantic found as `path: message`, in one line."""
     lines = [
-        ".".join(str(part) for part in mistake["loc"]) + f": {mistake['msg']}" if mistake["loc"] else mistake["msg"]
+        ".".join(str(part) for part in mistake["loc"]) + f": {mistake['msg']}"
+        if mistake["loc"]
+        else mistake["msg"]
         for mistake in error.errors(include_url=False, include_input=False, include_context=False)
     ]
     return f"{what} does not fit: " + "; ".join(lines)

@@ -10,7 +10,17 @@ from runs.errors import Invalid, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Attempt, Operation, Run
 from runs.models.operation import WAIT_KINDS, Kind, OpStatus
-from runs.services.verb import Consequence, Done, done_effects, guard, lock, permit, require, unknown_effects, verb
+from runs.services.verb import (
+    Consequence,
+    Done,
+    done_effects,
+    guard,
+    lock,
+    permit,
+    require,
+    unknown_effects,
+    verb,
+)
 
 
 @verb
@@ -41,7 +51,9 @@ def retry(
     run.save(update_fields=["result", "result_sealed", "deadline_at"])
     lifecycle.requeue(run)
     deadline = run.deadline_at.isoformat() if extend_deadline_to and run.deadline_at else None
-    lifecycle.append_event(run, "retried", actor, reason, step=run.step, visit=run.step_seq, again=names, deadline=deadline)
+    lifecycle.append_event(
+        run, "retried", actor, reason, step=run.step, visit=run.step_seq, again=names, deadline=deadline
+    )
     return Done(run, f"The run goes on at step {run.step}.")
 
 
@@ -61,15 +73,17 @@ def _extend_deadline(run: Run, to: datetime | None) -> None:
 def to_reopen(run: Run) -> QuerySet[Operation]:
     """Failed operations of the visit that a retry tries again.
 
-    Not those whose failure the code went on from: something began after them, and another answer now would lead it away from
-    its record. Unless the visit ended with the failure of an operation: then the last one is the reason. Not what people rejected or
-    let expire: their answer is recorded.
+    Not those whose failure the code went on from: something began after them, and another answer now would lead it
+    away from its record. Unless the visit ended with the failure of an operation: then the last one is the reason.
+    Not what people rejected or let expire: their answer is recorded.
     """
-    failed = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, status=OpStatus.FAILED, forgotten=False)
+    failed = Operation.objects.filter(
+        run_id=run.pk, step_seq=run.step_seq, status=OpStatus.FAILED, forgotten=False
+    )
     failed = failed.exclude(error_type="Rejected").exclude(kind=Kind.APPROVAL)
     others = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq)
     last_began = others.order_by("-started_at").values_list("started_at", flat=True).first()
-    wanted = [operation.pk for operation in failed if operation.finished_at and last_began and operation.finished_at >= last_began]
+    wanted = [one.pk for one in failed if one.finished_at and last_began and one.finished_at >= last_began]
     last = failed.order_by("finished_at").last()
     if last is not None and not wanted and _ended_by_operation(run):
         wanted = [last.pk]
@@ -112,7 +126,11 @@ def preview_retry(run: Run) -> Consequence:
     rejected = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, error_type="Rejected").exists()
     sentence = f"The run goes on at step {run.step}; what is done is not repeated."
     if again:
-        sentence += f" {again[0]} is tried again." if len(again) == 1 else f" {len(again)} operations are tried again."
+        sentence += (
+            f" {again[0]} is tried again."
+            if len(again) == 1
+            else f" {len(again)} operations are tried again."
+        )
     if rejected:
         sentence += " What people rejected stays rejected."
     if run.deadline_at is not None and run.deadline_at <= clock.now():

@@ -34,7 +34,11 @@ class Received:
             return f"stored, but not used: {self.signal.ignored}"
         if self.signal.consumed_at:
             return "delivered to the wait that it was for"
-        return "kept until a wait asks for it" if self.signal.run_id else "kept until a run waits for its correlation key"
+        return (
+            "kept until a wait asks for it"
+            if self.signal.run_id
+            else "kept until a run waits for its correlation key"
+        )
 
 
 class _Moved(Exception):
@@ -164,7 +168,12 @@ def _by_key(signal: Signal) -> tuple[Run | None, Operation | None]:
 @verb
 def _note_difference(actor: Actor, known: Signal, digest: str) -> None:
     """A provider sent another payload under an id that it had used: the first one counts, people can see the difference."""
-    log.warning("signal.conflicting_duplicate", source=known.source, external_id=known.external_id, run=str(known.run_id))
+    log.warning(
+        "signal.conflicting_duplicate",
+        source=known.source,
+        external_id=known.external_id,
+        run=str(known.run_id),
+    )
     if known.run_id is not None:
         run = lock(known.run_id)
         lifecycle.append_event(

@@ -210,7 +210,8 @@ def start_many(
     options = Options(None, tenant, priority, queue, None)
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     return (
-        _start_batch(actor, definition, batch, start_key, options, reason) for batch in batched(numbered, batch_size)
+        _start_batch(actor, definition, batch, start_key, options, reason)
+        for batch in batched(numbered, batch_size)
     )
 
 
@@ -231,9 +232,13 @@ def _start_batch(
         except Invalid as error:
             batch.refused.append(Refused(number, str(error)))
     Run.objects.bulk_create(wanted.values(), ignore_conflicts=True)
-    inserted = set(Run.objects.filter(pk__in=[run.pk for run in wanted.values()]).values_list("pk", flat=True))
+    inserted = set(
+        Run.objects.filter(pk__in=[run.pk for run in wanted.values()]).values_list("pk", flat=True)
+    )
     missing = [run.start_key for run in wanted.values() if run.pk not in inserted]
-    by_key = {run.start_key: run for run in Run.objects.filter(workflow=definition.name, start_key__in=missing)}
+    by_key = {
+        run.start_key: run for run in Run.objects.filter(workflow=definition.name, start_key__in=missing)
+    }
     for number, run in wanted.items():
         if run.pk in inserted:
             batch.started.append(run.pk)
@@ -255,6 +260,12 @@ def _append_started(runs: list[Run], actor: Actor, reason: str) -> None:
         cursor.execute(
             "SELECT count(agentops_append_event(id, 'started', %s, %s, %s, data))"
             " FROM unnest(%s::uuid[], %s::jsonb[]) AS new (id, data)",
-            [actor.id, actor.name, reason, [run.pk for run in runs], [Jsonb(_started_data(run)) for run in runs]],
+            [
+                actor.id,
+                actor.name,
+                reason,
+                [run.pk for run in runs],
+                [Jsonb(_started_data(run)) for run in runs],
+            ],
         )
     lifecycle.notify_due(runs[0].queue)

@@ -110,7 +110,9 @@ def label(run: Run) -> str:
 
 def done_effects(run: Run) -> tuple[str, ...]:
     """Names of the effects that have happened, oldest first: no verb repeats them."""
-    done = Operation.objects.filter(run_id=run.pk, kind=Kind.EFFECT, status=OpStatus.DONE).order_by("finished_at")
+    done = Operation.objects.filter(run_id=run.pk, kind=Kind.EFFECT, status=OpStatus.DONE).order_by(
+        "finished_at"
+    )
     return tuple(done.values_list("name", flat=True))
 
 

@@ -125,6 +125,7 @@ def test_a_path_that_is_too_long_for_a_socket_moves_the_socket(folder: Path) -> 
     tested.start()
     assert query(tested.url(), "SELECT 1") == "1"
     tested.stop("immediate")
+    tested.socket_folder.rmdir()
 
 
 def test_a_missing_initdb_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,14 @@ def test_an_integer_has_a_smallest_value() -> None:
         env.integer("X", 5, environ={"X": "1.5"})
 
 
+def test_a_number_is_finite_and_has_a_smallest_value() -> None:
+    assert env.number("X", 0.5, environ={}) == 0.5
+    assert env.number("X", 0.5, minimum=0.1, environ={"X": "2.5"}) == 2.5
+    for wrong in ("soon", "nan", "inf", "0"):
+        with pytest.raises(ImproperlyConfigured, match="X"):
+            env.number("X", 0.5, minimum=0.1, environ={"X": wrong})
+
+
 def test_a_list_drops_empty_entries() -> None:
     assert env.items("X", environ={"X": "a, b,,c "}) == ["a", "b", "c"]
     assert env.items("X", ("d",), environ={}) == ["d"]

@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
+from django_q.models import OrmQ, Task
+from django_q.tasks import async_task
 
 ROOT = Path(__file__).resolve().parents[2]
 # For what happens at once on a machine with nothing else to do.
@@ -20,13 +22,26 @@ SOON_S = 15.0
 type Line = dict[str, Any]
 
 
-def wait_until[Found](condition: Callable[[], Found], what: str, within: float = SOON_S) -> Found:
+def wait_until[Found](condition: Callable[[], Found | None], what: str, within: float = SOON_S) -> Found:
     """Return the condition's first true result; fails, saying `what`, after `within` seconds."""
     end = time.monotonic() + within
     while not (found := condition()):
         assert time.monotonic() < end, f"not within {within} s: {what}"
         time.sleep(0.02)
     return found
+
+
+def enqueue(func: str, *args: object, **options: object) -> str:
+    """Enqueue an ordinary task and return its id; `options` are those of `async_task`."""
+    task_id: str = async_task(f"tests.cluster.tasks.{func}", *args, **options)
+    return task_id
+
+
+def saved(task_id: str) -> Task:
+    """Wait until the task is saved and no longer in the queue."""
+    task = wait_until(lambda: Task.objects.filter(id=task_id).first(), "the task's result")
+    wait_until(lambda: not OrmQ.objects.exists(), "an empty queue")
+    return task
 
 
 class StandInCluster:
@@ -51,7 +66,7 @@ class StandInCluster:
             )
         self.seen: set[psutil.Process] = set()
 
-    # --- what it does ---------------------------------------------------------------------------------------------
+    # --- what it does ---------------------------------------------------------------------------------------
 
     def wait_until_ready(self) -> None:
         assert self.main.stdout.readline() == b"ready\n", self.log()
@@ -108,7 +123,7 @@ class StandInCluster:
         lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
         return [line for line in lines if text in line["event"]]
 
-    # --- how it ends ----------------------------------------------------------------------------------------------
+    # --- how it ends ----------------------------------------------------------------------------------------
 
     def signal_group(self, signal_number: int) -> None:
         os.killpg(self.main.pid, signal_number)

@@ -1,7 +1,7 @@
 """A cluster with stand-ins for the engine: `python -m tests.cluster.stand_in FOLDER [--processes N] [--grace S] …`.
 
-They keep their books as files in FOLDER: what is not about the engine can then be tested to the last branch, the
-database being away included. Behaviour is asked for with files as well (see `StandInRuns`).
+They keep their books as files in FOLDER: what is not about the engine can then be tested to the last branch,
+the database being away included. Behaviour is asked for with files as well (see `StandInRuns`).
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class StandInRuns:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         connection.close()
-        record(self.folder, "started", worker_id=self.worker_id, slots=self.arguments["slots"])
+        record(self.folder, "started", worker_id=self.worker_id, alone=self.arguments["alone"])
         while not self.stop.wait(0.05):
             if (self.folder / "raise").exists():
                 (self.folder / "raise").unlink()
@@ -58,13 +58,20 @@ class StandInLeases:
         if (self.folder / "reap-fails").exists():
             (self.folder / "reap-fails").unlink()
             raise ValueError("the stand-in was asked to fail")
-        record(self.folder, "reaped", worker_id=worker_id, graceful=graceful, threads=threading.active_count())
+        record(
+            self.folder, "reaped", worker_id=worker_id, graceful=graceful, threads=threading.active_count()
+        )
 
     def expired(self, worker_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
         self._query()
         named = self.folder / "expired"
         over = {uuid.UUID(line) for line in named.read_text().split()} if named.exists() else set()
         return over & set(worker_ids)
+
+    def lone_due(self, queues: Sequence[str]) -> int:
+        self._query()
+        count = self.folder / "lone-due"
+        return int(count.read_text()) if count.exists() else 0
 
     def _query(self) -> None:
         with connection.cursor() as cursor:
@@ -74,7 +81,9 @@ class StandInLeases:
 
 def record(folder: Path, event: str, **facts: object) -> None:
     """Append one line to the books; lines of different processes do not mix, being short."""
-    line = json.dumps({"event": event, "pid": os.getpid(), **{name: str(fact) for name, fact in facts.items()}})
+    line = json.dumps(
+        {"event": event, "pid": os.getpid(), **{name: str(fact) for name, fact in facts.items()}}
+    )
     with (folder / "books.jsonl").open("a") as books:
         books.write(line + "\n")
 
@@ -88,9 +97,10 @@ def main() -> None:
     parser.add_argument("--queue", action="append", dest="queues")
     arguments = parser.parse_args()
     django.setup()
+    from django_q.signals import post_execute
+
     from agentops.cluster.cluster import WorkerCluster
     from agentops.cluster.options import ClusterOptions
-    from django_q.signals import post_execute
 
     options = ClusterOptions(
         queues=tuple(arguments.queues or ["default"]),

@@ -3,8 +3,8 @@
 import signal
 
 from django.db import connection
-from django_q.tasks import async_task, result
-from tests.cluster.conftest import StandInCluster, StartCluster, wait_until
+
+from tests.cluster.conftest import StandInCluster, StartCluster, enqueue, saved, wait_until
 from tests.harness.server import ThrowAwayServer
 
 
@@ -20,8 +20,8 @@ def test_a_killed_idle_worker_is_reaped_and_replaced_and_new_work_runs(cluster: 
         "threads": "1",
     }
     cluster.replacement(victim, other)
-    task = async_task("tests.cluster.tasks.double", 21)
-    assert wait_until(lambda: result(task), "the task's result") == 42
+    task = enqueue("double", 21)
+    assert saved(task).result == 42
 
 
 def test_new_work_runs_after_idle_workers_were_killed_again_and_again(cluster: StandInCluster) -> None:
@@ -32,13 +32,13 @@ def test_new_work_runs_after_idle_workers_were_killed_again_and_again(cluster: S
         for victim in victims:
             victim.kill()
         cluster.replacement(*known)
-    tasks = [async_task("tests.cluster.tasks.double", number) for number in range(1, 6)]
-    assert wait_until(lambda: all(result(task) for task in tasks), "results")
+    tasks = [enqueue("double", number) for number in range(1, 6)]
+    assert [saved(task).result for task in tasks] == [2, 4, 6, 8, 10]
 
 
 def test_a_killed_busy_worker_is_replaced_and_new_work_runs(cluster: StandInCluster) -> None:
     gate = cluster.folder / "gate"
-    async_task("tests.cluster.tasks.wait_for", str(gate))
+    enqueue("wait_for", str(gate))
     wait_until(lambda: gate.with_name("gate.begun").exists(), "begin of the task")
     line = wait_until(lambda: cluster.lines("processing"), "log line of the task")[0]
     (busy,) = (w for w in cluster.workers() if cluster.worker_id(w.pid) == line["worker"])
@@ -46,8 +46,8 @@ def test_a_killed_busy_worker_is_replaced_and_new_work_runs(cluster: StandInClus
     busy.kill()
     cluster.reaped(line["worker"])
     cluster.replacement(*known)
-    task = async_task("tests.cluster.tasks.double", 4)
-    assert wait_until(lambda: result(task), "the task's result") == 8
+    task = enqueue("double", 4)
+    assert saved(task).result == 8
 
 
 def test_main_exits_with_1_and_leaves_no_orphans_when_the_sentinel_is_killed(cluster: StandInCluster) -> None:
@@ -113,19 +113,21 @@ def test_the_sentinel_survives_a_database_that_is_away_and_reaps_afterwards(
     connection.close()
     assert cluster.reaped(worker_id)
     cluster.replacement(victim)
-    task = async_task("tests.cluster.tasks.double", 3)
-    assert wait_until(lambda: result(task), "the task's result") == 6
+    task = enqueue("double", 3)
+    assert saved(task).result == 6
     assert cluster.sentinel() == sentinel
     assert len(cluster.lines("the database does not answer")) == 1
 
 
-def test_a_worker_whose_runs_thread_fails_leaves_with_an_error_and_is_replaced(cluster: StandInCluster) -> None:
+def test_a_worker_whose_runs_thread_fails_leaves_with_an_error_and_is_replaced(
+    cluster: StandInCluster,
+) -> None:
     known = cluster.workers()
     (cluster.folder / "raise").touch()
     cluster.replacement(*known)
     (line,) = cluster.lines("worker ended")
     assert line["exit_code"] == 1
-    assert not cluster.reaped(line["worker_id"])["graceful"] == "True"
+    assert cluster.reaped(line["worker_id"])["graceful"] == "False"
     (reason,) = cluster.lines("the execution of runs ended with an error")
     assert reason["worker"] == line["worker_id"]
     assert "the stand-in was asked to fail" in reason["exception"]
@@ -152,3 +154,18 @@ def test_replacements_inherit_no_more_descriptors_than_the_first_workers(cluster
     last = cluster.workers()[-1]
     assert last.num_fds() <= first + 2
     assert cluster.sentinel().num_fds() <= held_by_sentinel + 2
+
+
+def test_runs_that_execute_alone_get_processes_of_their_own_as_long_as_there_are_some(
+    cluster: StandInCluster,
+) -> None:
+    usual = cluster.workers()
+    (cluster.folder / "lone-due").write_text("9")
+    lone = wait_until(lambda: [line for line in cluster.books("started") if line["alone"] == "True"], "start")
+    wait_until(lambda: len(cluster.workers()) == 4, "not more than the usual number of workers beside them")
+    task = enqueue("double", 1)
+    assert saved(task).result == 2
+    assert not {line["worker"] for line in cluster.lines("processing")} & {line["worker_id"] for line in lone}
+    (cluster.folder / "lone-due").unlink()
+    wait_until(lambda: cluster.workers() == usual, "their end")
+    assert [line["exit_code"] for line in cluster.lines("worker ended")] == [0, 0]

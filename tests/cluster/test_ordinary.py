@@ -7,16 +7,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 from django_q.models import OrmQ, Schedule, Task
-from django_q.tasks import async_task, result
-from tests.cluster.conftest import StandInCluster, StartCluster, wait_until
+
+from tests.cluster.conftest import StandInCluster, StartCluster, enqueue, saved, wait_until
 from tests.harness.server import ThrowAwayServer
-
-
-def saved(task_id: str, within: float = 15) -> Task:
-    """Wait until the task is saved and no longer in the queue."""
-    task = wait_until(lambda: Task.objects.filter(id=task_id).first(), "the task's result", within)
-    wait_until(lambda: not OrmQ.objects.exists(), "an empty queue")
-    return task
 
 
 @pytest.fixture
@@ -26,7 +19,7 @@ def single(start_cluster: StartCluster) -> StandInCluster:
 
 
 def test_a_task_is_executed_saved_acknowledged_and_announced(single: StandInCluster) -> None:
-    task = saved(async_task("tests.cluster.tasks.double", 21, task_name="doubling"))
+    task = saved(enqueue("double", 21, task_name="doubling"))
     assert (task.success, task.result, task.attempt_count, task.cluster) == (True, 42, 1, "agentops")
     wait_until(lambda: single.books("post_execute"), "post_execute")
     assert [line["name"] for line in single.books("post_execute")] == ["doubling"]
@@ -35,7 +28,7 @@ def test_a_task_is_executed_saved_acknowledged_and_announced(single: StandInClus
 
 
 def test_a_task_that_raises_is_saved_as_failed_with_its_traceback(single: StandInCluster) -> None:
-    task = saved(async_task("tests.cluster.tasks.fail"))
+    task = saved(enqueue("fail"))
     assert not task.success
     assert "the task was asked to fail" in task.result
     assert "Traceback" in task.result
@@ -43,31 +36,31 @@ def test_a_task_that_raises_is_saved_as_failed_with_its_traceback(single: StandI
 
 def test_a_task_that_calls_sys_exit_is_saved_as_failed_and_the_process_stays(single: StandInCluster) -> None:
     (worker,) = single.workers()
-    task = saved(async_task("tests.cluster.tasks.leave"))
+    task = saved(enqueue("leave"))
     assert not task.success
-    assert saved(async_task("tests.cluster.tasks.double", 1)).success
+    assert saved(enqueue("double", 1)).success
     assert single.workers() == [worker]
 
 
 def test_a_result_that_cannot_be_stored_is_saved_as_a_failure(single: StandInCluster) -> None:
-    task = saved(async_task("tests.cluster.tasks.give_lambda"))
+    task = saved(enqueue("give_lambda"))
     assert not task.success
     assert task.result == "The result could not be stored; the log says why."
 
 
 def test_a_task_that_does_not_exist_is_saved_as_failed(single: StandInCluster) -> None:
-    assert not saved(async_task("tests.cluster.tasks.no_such_task")).success
+    assert not saved(enqueue("no_such_task")).success
 
 
 def test_a_payload_with_a_wrong_signature_is_dropped_and_others_run(single: StandInCluster) -> None:
     OrmQ.objects.create(key="agentops", payload="tampered:with", lock=timezone.now())
-    assert saved(async_task("tests.cluster.tasks.double", 2)).success
+    assert saved(enqueue("double", 2)).success
 
 
 def test_each_task_of_a_chain_is_executed_once(single: StandInCluster) -> None:
     book = single.folder / "chain"
     append = "tests.cluster.tasks.append_line"
-    async_task(append, str(book), "1", chain=[(append, (str(book), "2")), (append, (str(book), "3"))])
+    enqueue("append_line", str(book), "1", chain=[(append, (str(book), "2")), (append, (str(book), "3"))])
     wait_until(lambda: book.exists() and book.read_text() == "1\n2\n3\n", "all lines")
     wait_until(lambda: Task.objects.count() == 3, "results")
     assert not OrmQ.objects.exists()
@@ -76,7 +69,7 @@ def test_each_task_of_a_chain_is_executed_once(single: StandInCluster) -> None:
 def test_a_task_that_takes_too_long_fails_and_its_process_drains(single: StandInCluster) -> None:
     """django-q2 itself would terminate the process, with all runs in it."""
     (worker,) = single.workers()
-    task = saved(async_task("tests.cluster.tasks.never_end", timeout=1))
+    task = saved(enqueue("never_end", timeout=1))
     assert not task.success
     assert "Task exceeded maximum timeout value (1 seconds)" in task.result
     single.replacement(worker)
@@ -84,26 +77,28 @@ def test_a_task_that_takes_too_long_fails_and_its_process_drains(single: StandIn
     assert len(single.books("draining")) == 1
 
 
-def test_a_task_that_its_time_out_cannot_interrupt_is_cut_after_the_grace_time(single: StandInCluster) -> None:
+def test_a_task_that_its_time_out_cannot_interrupt_is_cut_after_the_grace_time(
+    single: StandInCluster,
+) -> None:
     (worker,) = single.workers()
     worker_id = single.worker_id(worker.pid)
-    task = async_task("tests.cluster.tasks.never_end_nor_be_interrupted", timeout=1)
+    task = enqueue("never_end_nor_be_interrupted", timeout=1)
     single.replacement(worker, within=15)
     assert len(single.lines("goes on past its time-out")) == 1
     assert single.reaped(worker_id)["graceful"] == "True"
-    assert result(task) is None
+    assert not Task.objects.filter(id=task).exists()
 
 
 def test_worker_processes_use_a_small_pool_of_connections(start_cluster: StartCluster) -> None:
     start_cluster("--processes", "1", "--slots", "3")
-    assert saved(async_task("tests.cluster.tasks.pool_facts")).result == {"min_size": 0, "max_size": 4}
+    assert saved(enqueue("pool_facts")).result == {"min_size": 0, "max_size": 4}
 
 
 def test_a_result_survives_a_restart_of_the_database_during_the_task(
     single: StandInCluster, postgres_server: ThrowAwayServer
 ) -> None:
     gate = single.folder / "gate"
-    task_id = async_task("tests.cluster.tasks.wait_for", str(gate))
+    task_id = enqueue("wait_for", str(gate))
     wait_until(lambda: gate.with_name("gate.begun").exists(), "begin of the task")
     with postgres_server.stopped():
         gate.touch()
@@ -118,7 +113,7 @@ def test_workers_serve_the_queues_that_they_are_given(start_cluster: StartCluste
     two = start_cluster("--processes", "1", "--queue", "reports", "--queue", "mails")
     wanted = {"default": None, "reports": "reports", "mails": "mails"}
     for name, queue in wanted.items():
-        saved(async_task("tests.cluster.tasks.double", 1, task_name=name, cluster=queue))
+        saved(enqueue("double", 1, task_name=name, cluster=queue))
 
     def done(cluster: StandInCluster) -> set[str]:
         return {line["name"] for line in cluster.books("post_execute")}

@@ -5,8 +5,8 @@ import time
 
 import pytest
 from django_q.models import OrmQ
-from django_q.tasks import async_task, result
-from tests.cluster.conftest import StandInCluster, StartCluster, wait_until
+
+from tests.cluster.conftest import StandInCluster, StartCluster, enqueue, saved, wait_until
 from tests.harness.server import ThrowAwayServer
 
 
@@ -103,21 +103,20 @@ def test_sigterm_to_one_worker_drains_it_and_it_is_replaced(cluster: StandInClus
 
 def test_an_ordinary_task_finishes_within_the_grace_time(cluster: StandInCluster) -> None:
     gate = cluster.folder / "gate"
-    task = async_task("tests.cluster.tasks.wait_for", str(gate))
+    task = enqueue("wait_for", str(gate))
     wait_until(lambda: gate.with_name("gate.begun").exists(), "begin of the task")
     cluster.main.terminate()
     wait_until(lambda: cluster.lines("draining"), "drain")
     gate.touch()
     assert cluster.exit_code() == 0
-    assert result(task) == "seen"
-    assert not OrmQ.objects.exists()
+    assert saved(task).result == "seen"
 
 
 def test_nothing_is_taken_from_the_queue_after_the_signal(cluster: StandInCluster) -> None:
     (cluster.folder / "busy").touch()
     cluster.main.terminate()
     wait_until(lambda: len(cluster.books("draining")) == 2, "drain")
-    async_task("tests.cluster.tasks.double", 1)
+    enqueue("double", 1)
     assert cluster.exit_code() == 0
     assert OrmQ.objects.count() == 1
 

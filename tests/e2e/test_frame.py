@@ -42,7 +42,9 @@ def test_no_page_scrolls_sideways(width: int, signed_in: Page, live_server: Live
         assert signed_in.evaluate("document.documentElement.scrollWidth") == width, path
 
 
-def test_a_poll_leaves_half_typed_text_focus_and_opened_parts_alone(signed_in: Page, live_server: LiveServer) -> None:
+def test_a_poll_leaves_half_typed_text_focus_and_opened_parts_alone(
+    signed_in: Page, live_server: LiveServer
+) -> None:
     _parts(signed_in, live_server)
     signed_in.locator("#tick summary").click()
     signed_in.locator("#kept").fill("half typed")
@@ -96,7 +98,9 @@ def test_a_session_that_ended_is_said_and_the_page_stays(signed_in: Page, live_s
     assert signed_in.url.endswith("/sign-in/?next=%2Flook%2F")
 
 
-def test_a_server_that_is_gone_is_said_and_taken_back_when_it_answers(signed_in: Page, live_server: LiveServer) -> None:
+def test_a_server_that_is_gone_is_said_and_taken_back_when_it_answers(
+    signed_in: Page, live_server: LiveServer
+) -> None:
     _parts(signed_in, live_server)
     signed_in.route("**/look/tick/", lambda route: route.abort())
     expect(signed_in.get_by_role("status")).to_contain_text("cannot be reached")
@@ -152,7 +156,9 @@ def test_a_form_is_sent_once_however_often_one_presses(signed_in: Page, live_ser
     assert len(sent) == 1
 
 
-def test_the_browser_says_times_like_the_server(signed_in: Page, live_server: LiveServer, mara: object) -> None:
+def test_the_browser_says_times_like_the_server(
+    signed_in: Page, live_server: LiveServer, mara: object
+) -> None:
     client = Client()
     client.cookies["sessionid"] = next(
         str(cookie["value"]) for cookie in signed_in.context.cookies() if cookie["name"] == "sessionid"
@@ -176,12 +182,14 @@ def test_the_browser_says_times_like_the_server(signed_in: Page, live_server: Li
         assert re.sub(r"\d+ min", "N min", shown) == re.sub(r"\d+ min", "N min", words)
 
 
-def test_everything_that_can_be_pressed_is_at_least_24_pixels(signed_in: Page, live_server: LiveServer) -> None:
+def test_everything_that_can_be_pressed_is_at_least_24_pixels(
+    signed_in: Page, live_server: LiveServer
+) -> None:
     signed_in.set_viewport_size({"width": 390, "height": 844})
     signed_in.goto(f"{live_server.url}/look/")
     small = signed_in.evaluate(
         """() => [...document.querySelectorAll("button, summary, input:not([type=hidden]), select, nav a, a.btn")]
-          .filter((e) => e.checkVisibility() && !e.closest(".json, .trace, .choice"))
+          .filter((e) => e.checkVisibility() && !e.closest(".choice"))
           .map((e) => [e.outerHTML.slice(0, 80), e.getBoundingClientRect()])
           .filter(([, box]) => box.height < 23.5 || box.width < 23.5).map(([html]) => html)"""
     )

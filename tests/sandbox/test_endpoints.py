@@ -178,8 +178,12 @@ def test_a_connection_is_kept_after_any_answer(sandbox: SandboxProcess) -> None:
 def test_a_request_under_a_foreign_host_name_is_refused(
     sandbox: SandboxProcess, ledger: SandboxLedger
 ) -> None:
-    answer = httpx.post(f"{sandbox.url}/control/reset", headers={"Host": "evil.example.com"})
-    assert answer.status_code == 403
+    for host, status in (("evil.example.com", 403), ("127.0.0.1.example.com", 403), ("[", 400)):
+        assert httpx.post(f"{sandbox.url}/control/reset", headers={"Host": host}).status_code == status
+
+
+def test_a_client_that_knows_the_url_learns_the_mail_address(sandbox: SandboxProcess) -> None:
+    assert httpx.get(f"{sandbox.url}/healthz").json()["smtp"] == f"127.0.0.1:{sandbox.smtp_port}"
 
 
 def test_a_hundred_clients_work_at_once(sandbox: SandboxProcess, ledger: SandboxLedger) -> None:

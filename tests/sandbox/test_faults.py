@@ -158,6 +158,7 @@ def test_plans_survive_the_death_of_the_sandbox(mortal: SandboxProcess) -> None:
         {"503": 0.1, "endpoint": "POST /weather"},
         {"451": 0.1, "endpoint": "GET /orders"},
         {"503": 0.1, "seed": "x"},
+        {"503": 0.1, "seed": 2**63},
     ],
 )
 def test_rates_that_make_no_sense_are_refused(plan: dict[str, object]) -> None:

@@ -17,8 +17,8 @@ log = structlog.get_logger(__name__)
 
 class Command(BaseCommand):
     help = (
-        "Executes runs and ordinary tasks until it is stopped. SIGTERM or Ctrl-C drains: nothing new is claimed, running "
-        "steps get the grace time. Exits with 1 when it ended unasked, for a supervisor to start it again."
+        "Executes runs and ordinary tasks until it is stopped. SIGTERM or Ctrl-C drains: nothing new is claimed, "
+        "running steps get the grace time. Exits with 1 when it ended unasked, for a supervisor to act on."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
