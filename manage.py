@@ -18,10 +18,11 @@ def main() -> None:
     from django.core.management import execute_from_command_line
 
     from agentops.embedded import EmbeddedUnavailable
+    from agentops.env import WrongSetting
 
     try:
         execute_from_command_line(sys.argv)
-    except EmbeddedUnavailable as error:
+    except (EmbeddedUnavailable, WrongSetting) as error:
         sys.exit(str(error))
 
 

@@ -13,6 +13,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+
+class WrongSetting(ImproperlyConfigured):
+    """A setting cannot be used; the message is one sentence that says what to do."""
+
+
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 
@@ -24,7 +29,7 @@ def text(name: str, default: str = "", *, environ: Mapping[str, str] | None = No
 
 
 def flag(name: str, default: bool = False, *, environ: Mapping[str, str] | None = None) -> bool:
-    """Return a yes/no variable; raises ImproperlyConfigured for any other word."""
+    """Return a yes/no variable; raises WrongSetting for any other word."""
     word = text(name, environ=environ).lower()
     if not word:
         return default
@@ -32,7 +37,7 @@ def flag(name: str, default: bool = False, *, environ: Mapping[str, str] | None 
         return True
     if word in FALSE_WORDS:
         return False
-    raise ImproperlyConfigured(f"{name} is {word!r}: set it to 1 (on) or 0 (off).")
+    raise WrongSetting(f"{name} is {word!r}: set it to 1 (on) or 0 (off).")
 
 
 def integer(
@@ -42,23 +47,23 @@ def integer(
     minimum: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Return a whole number; raises ImproperlyConfigured when it is none, or smaller than `minimum`."""
+    """Return a whole number; raises WrongSetting when it is none, or smaller than `minimum`."""
     digits = text(name, environ=environ)
     if not digits:
         return default
     try:
         number = int(digits)
     except ValueError:
-        raise ImproperlyConfigured(f"{name} is {digits!r}: set it to a whole number.") from None
+        raise WrongSetting(f"{name} is {digits!r}: set it to a whole number.") from None
     if minimum is not None and number < minimum:
-        raise ImproperlyConfigured(f"{name} is {number}: set it to {minimum} or more.")
+        raise WrongSetting(f"{name} is {number}: set it to {minimum} or more.")
     return number
 
 
 def number(
     name: str, default: float, *, minimum: float | None = None, environ: Mapping[str, str] | None = None
 ) -> float:
-    """The value of `name` as a finite number. Raises ImproperlyConfigured when it is none, or below `minimum`."""
+    """The value of `name` as a finite number. Raises WrongSetting when it is none, or below `minimum`."""
     value = text(name, environ=environ)
     if not value:
         return default
@@ -67,9 +72,9 @@ def number(
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise ImproperlyConfigured(f"{name} is {value!r}: set it to a number.")
+        raise WrongSetting(f"{name} is {value!r}: set it to a number.")
     if minimum is not None and found < minimum:
-        raise ImproperlyConfigured(f"{name} is {value}: set it to {minimum:g} or more.")
+        raise WrongSetting(f"{name} is {value}: set it to {minimum:g} or more.")
     return found
 
 
@@ -84,22 +89,20 @@ def items(name: str, default: tuple[str, ...] = (), *, environ: Mapping[str, str
 def secret(name: str, default: str = "", *, environ: Mapping[str, str] | None = None) -> str:
     """Return a secret from NAME, or from the file that NAME_FILE points to (the way containers hand secrets over).
 
-    Raises ImproperlyConfigured when both are set, or when the file cannot be read or is empty.
+    Raises WrongSetting when both are set, or when the file cannot be read or is empty.
     """
     value = text(name, environ=environ)
     file_name = text(f"{name}_FILE", environ=environ)
     if not file_name:
         return value or default
     if value:
-        raise ImproperlyConfigured(f"{name} and {name}_FILE are both set: keep one of them.")
+        raise WrongSetting(f"{name} and {name}_FILE are both set: keep one of them.")
     try:
         value = Path(file_name).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ImproperlyConfigured(
-            f"{name}_FILE points to {file_name}, which cannot be read: {error}."
-        ) from None
+        raise WrongSetting(f"{name}_FILE points to {file_name}, which cannot be read: {error}.") from None
     if not value:
-        raise ImproperlyConfigured(f"{name}_FILE points to {file_name}, which is empty.")
+        raise WrongSetting(f"{name}_FILE points to {file_name}, which is empty.")
     return value
 
 
@@ -107,20 +110,18 @@ def database(url: str, *, variable: str = "DATABASE_URL") -> dict[str, Any]:
     """Turn a libpq connection URL (postgresql://user:password@host:port/name?option=value) into Django's form.
 
     A socket folder is given as `?host=/folder`; all other parameters are handed to libpq as they are.
-    Raises ImproperlyConfigured for another scheme, a bad port or a missing database name.
+    Raises WrongSetting for another scheme, a bad port or a missing database name.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"}:
-        raise ImproperlyConfigured(
-            f"{variable} must start with postgresql:// (PostgreSQL is the only database)."
-        )
+        raise WrongSetting(f"{variable} must start with postgresql:// (PostgreSQL is the only database).")
     name = unquote(parts.path.removeprefix("/"))
     if not name:
-        raise ImproperlyConfigured(f"{variable} names no database: end it with /NAME.")
+        raise WrongSetting(f"{variable} names no database: end it with /NAME.")
     try:
         port = parts.port
     except ValueError:
-        raise ImproperlyConfigured(f"{variable} has a port that is not a number from 0 to 65535.") from None
+        raise WrongSetting(f"{variable} has a port that is not a number from 0 to 65535.") from None
     options: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
     host = options.pop("host", "") or unquote(parts.hostname or "")
     return {

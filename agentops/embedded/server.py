@@ -263,17 +263,27 @@ class PostgresServer:
 
     # --- helpers of the operating system -------------------------------------------------------------------------
 
+    def _identity(self) -> tuple[int, int] | None:
+        """Return user and group number to run PostgreSQL as; None: as this process."""
+        if os.geteuid() != 0:
+            return None
+        # A database that an ordinary user has made stays that user's.
+        with suppress(FileNotFoundError):
+            found = self.pgdata.stat()
+            if found.st_uid != 0:
+                return found.st_uid, found.st_gid
+        return _system_user()
+
     def _own(self, path: Path) -> None:
-        if os.geteuid() == 0:
-            uid, gid = _system_user()
-            os.chown(path, uid, gid)
+        if identity := self._identity():
+            os.chown(path, *identity)
 
     def _run(self, command: list[str | Path]) -> subprocess.CompletedProcess[str]:
         """Run a program of PostgreSQL as the user that owns the server; output is read from a file.
 
         A pipe would be inherited by the server, and reading it would last as long as the server.
         """
-        identity = _identity()
+        identity = self._identity()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             result = subprocess.run(
                 [str(part) for part in command],
@@ -302,10 +312,6 @@ class PostgresServer:
                 if "FATAL:" in line or "PANIC:" in line:
                     return line.split(":  ", 1)[-1]
         return "no reason in its log"
-
-
-def _identity() -> tuple[int, int] | None:
-    return _system_user() if os.geteuid() == 0 else None
 
 
 def _system_user() -> tuple[int, int]:

@@ -87,6 +87,8 @@ class Execution:
     past_run_deadline: bool = False
     started_by: str = ""
     subject: str = ""
+    was: str = "queued"
+    """The run's status before the claim."""
     lost: bool = False
     """Fenced: nothing that this execution still does may count."""
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -129,7 +129,28 @@ class Executor:
 
             if execution.under_lock(recheck, True):
                 return False
+        if execution.was == Status.WAITING:
+            return self._settle_waits(execution)
         return True
+
+    def _settle_waits(self, execution: Execution) -> bool:
+        """Settle what is due among the open waits, without body or attempt. False if the run goes on waiting."""
+        rows = execution.database.all(statements.VISIT, execution.fence())
+        if not any(Record(*row).status == OpStatus.OPEN for row in rows):
+            return True
+
+        def settle(run: Run) -> bool:
+            still = Operation.objects.select_for_update().filter(
+                run_id=run.pk, step_seq=run.step_seq, status=OpStatus.OPEN
+            )
+            opened = list(still.order_by("ordinal"))
+            if any([self._already_settled(run, operation) for operation in opened]) or not opened:
+                return True
+            run.attempt_no -= 1
+            self._wait_on(run, opened, settled=False)
+            return False
+
+        return execution.under_lock(settle, False)
 
     def _in_doubt(self, execution: Execution) -> bool:
         return execution.database.once(
@@ -462,13 +483,7 @@ class Executor:
                         run, "retrying", execution.actor, error[:2000], step=run.step, visit=run.step_seq, attempt=digest
                     )
                 return
-            run.status = Status.WAITING
-            run.worker_id = run.attempt_started_at = None
-            times = [o.expires_at for o in opened if o.expires_at is not None]
-            times += [run.deadline_at] if run.deadline_at else []
-            run.wake_at = now if settled else min(times) if times else None
-            run.sort_at = None if run.wake_at is None else run.wake_at - lifecycle.head_start(run)
-            run.save(update_fields=["status", "worker_id", "attempt_started_at", "wake_at", "sort_at"])
+            self._wait_on(run, opened, settled=settled)
             what = [{"kind": o.kind, "name": o.name, "operation": str(o.pk)} for o in opened]
             lifecycle.append_event(
                 run, "waiting", execution.actor, step=run.step, visit=run.step_seq, waits=what, attempt=digest
@@ -478,6 +493,16 @@ class Executor:
 
         execution.under_lock(transact, None)
         failpoint("suspend.committed")
+
+    def _wait_on(self, run: Run, opened: list[Operation], *, settled: bool) -> None:
+        """Park the run until the first of its waits or its deadline is over; at once if something is settled."""
+        run.status = Status.WAITING
+        run.worker_id = run.attempt_started_at = None
+        times = [o.expires_at for o in opened if o.expires_at is not None]
+        times += [run.deadline_at] if run.deadline_at else []
+        run.wake_at = business.now() if settled else min(times) if times else None
+        run.sort_at = None if run.wake_at is None else run.wake_at - lifecycle.head_start(run)
+        run.save(update_fields=["status", "worker_id", "attempt_started_at", "attempt_no", "wake_at", "sort_at"])
 
     def _ask_doubt(self, run: Run, doubt: AskDoubt, execution: Execution) -> None:
         """Ask a person, unless the outcome arrived meanwhile."""

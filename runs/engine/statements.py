@@ -12,14 +12,14 @@ _CLAIMED = """
     r.input, r.input_sealed, r.compensating, r.cancel_requested_at IS NOT NULL, r.failures, r.crashes,
     r.visit_started_at, r.attempt_started_at,
     extract(epoch FROM r.wake_at - agentops_now())::float8, r.external, r.deadline_at <= agentops_now(), r.started_by_name,
-    r.subject
+    r.subject, due.was
 """
 
 
 def _claim(crashes: str) -> str:
     return f"""
 WITH due AS (
-    SELECT id, workflow = ANY(%(paused)s) AS paused FROM runs_run
+    SELECT id, status AS was, workflow = ANY(%(paused)s) AS paused FROM runs_run
     WHERE queue = %(queue)s AND sort_at <= agentops_now() AND wake_at <= agentops_now() AND {crashes}
       AND (workflow || '@' || version || '/' || step) = ANY(%(capabilities)s)
       AND EXISTS (SELECT FROM runs_worker WHERE id = %(worker)s AND closed_at IS NULL AND beat_until > statement_timestamp())

@@ -345,6 +345,7 @@ class RunWorker:
             past_run_deadline=bool(row[20]),
             started_by=row[21],
             subject=row[22],
+            was=row[23],
         )
         with self._lock:
             self._live[execution.run_id] = execution

@@ -158,7 +158,7 @@ def proof_of(operation: Operation) -> Proof:
     if ended is None:
         return Proof(
             False,
-            "the worker that sent it was not seen to end and may still act; wait for it, or declare it gone if you know that it is",
+            "the worker that sent it was not seen to end and may still act; wait for it, or declare it gone if you know so",
         )
     tool = tool_of(operation)
     start = ended + (tool.settle if tool else DEFAULT_SETTLE)

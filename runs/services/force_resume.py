@@ -135,7 +135,7 @@ def _running_sentence(run: Run) -> str:
             " under way before anything is sent again."
         )
     if owner.overdue:
-        return "The attempt is overdue and counts as timed out. Its worker is alive and may still finish the call that is under way."
+        return "The attempt is overdue and counts as timed out. Its worker is alive and may still finish its call."
     raise StateMismatch(
         "its worker is alive and the attempt is within its time: let it work, or cancel the run"
     )

@@ -61,7 +61,10 @@ def clear_limits(
 def pause_workflow(
     actor: Actor, workflow: str, *, seen_revision: int | None = None, reason: str = ""
 ) -> Policy:
-    """Let no worker begin anything of this workflow; running attempts go on to their next suspension or end. Raises as `set_limits`."""
+    """Let no worker begin anything of this workflow; running attempts go on to their end.
+
+    Raises as `set_limits`.
+    """
     values = {"paused": True, "pause_reason": reason}
     return _write(actor, "workflow_paused", Policy.Scope.WORKFLOW, workflow, seen_revision, reason, values)
 

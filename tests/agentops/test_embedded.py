@@ -231,3 +231,9 @@ def test_a_command_says_one_sentence_where_the_data_folder_is_a_file(folder: Pat
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "set AGENTOPS_DATA_DIR to a folder that you may write to" in result.stderr
+
+
+def test_a_wrong_setting_is_one_sentence(folder: Path) -> None:
+    result = manage(folder, "check", AGENTOPS_DEBUG="perhaps")
+    assert result.returncode == 1
+    assert result.stderr == "AGENTOPS_DEBUG is 'perhaps': set it to 1 (on) or 0 (off).\n"

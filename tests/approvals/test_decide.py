@@ -2,13 +2,15 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.db import transaction
 
 from approvals import policies, services
 from approvals.models import Approval, Vote
-from runs import clock, codec, lifecycle, waits
+from approvals.waits import ApprovalWait
+from runs import clock, codec, lifecycle
 from runs import services as run_services
 from runs.errors import Invalid, NotAllowed, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
@@ -20,6 +22,8 @@ from tests import factories
 from tests.races import at_one_instant
 
 pytestmark = pytest.mark.django_db
+
+WAIT = ApprovalWait()
 
 policies.policy("two", votes=2, exclude_starter=True, time_limit=timedelta(hours=1))
 policies.policy("above_ten", when=lambda arguments: arguments["amount"] > 10)
@@ -33,7 +37,11 @@ STATE = Approval.State
 
 
 def decide(actor: Actor, approval: Approval, verdict: str = "approve", **changes) -> run_services.Done:
-    given = {"version": approval.version, "digest": approval.digest, "reason": "because"} | changes
+    given: dict[str, Any] = {
+        "version": approval.version,
+        "digest": approval.digest,
+        "reason": "because",
+    } | changes
     return services.decide(actor, approval.pk, verdict=verdict, **given)
 
 
@@ -42,7 +50,7 @@ def expire(run_id) -> None:
     with transaction.atomic():
         run = lifecycle.lock_run(run_id)
         for wait in Operation.objects.select_for_update().filter(run=run, status=OpStatus.OPEN):
-            waits.kind("approval").expire(run, wait)
+            WAIT.expire(run, wait)
 
 
 def test_an_approval_is_recorded_as_the_answer_of_the_wait_and_wakes_the_run():
@@ -218,7 +226,7 @@ def test_silence_means_yes_only_where_the_policy_says_so():
     expire(approval.run_id)
     approval.refresh_from_db()
     assert (approval.state, approval.decided_by) == (STATE.APPROVED, "clock")
-    assert waits.kind("approval").confirm(approval.operation, 1)
+    assert WAIT.confirm(approval.operation, 1)
 
 
 def test_silence_can_be_an_error_of_the_wait():
@@ -250,14 +258,13 @@ def test_the_first_expiry_asks_further_people_where_the_policy_escalates():
 
 def test_the_intent_confirms_exactly_the_approved_version_once():
     approval = factories.approval()
-    kind = waits.kind("approval")
-    assert not kind.confirm(approval.operation, 1)
+    assert not WAIT.confirm(approval.operation, 1)
     decide(factories.operator(), approval)
-    assert not kind.confirm(approval.operation, 2)
-    assert kind.confirm(approval.operation, 1)
+    assert not WAIT.confirm(approval.operation, 2)
+    assert WAIT.confirm(approval.operation, 1)
     approval.refresh_from_db()
     assert approval.consumed_at is not None
-    assert kind.confirm(approval.operation, 1)  # the same intent again, its COMMIT's answer lost
+    assert WAIT.confirm(approval.operation, 1)  # the same intent again, its COMMIT's answer lost
 
 
 def test_a_decision_written_into_the_database_by_hand_does_not_pass():
@@ -271,22 +278,22 @@ def test_a_decision_written_into_the_database_by_hand_does_not_pass():
     Operation.objects.filter(pk=approval.operation_id).update(
         status=OpStatus.DONE, result=result, finished_at=clock.now()
     )
-    assert not waits.kind("approval").confirm(approval.operation, 1)
+    assert not WAIT.confirm(approval.operation, 1)
 
 
 def test_arguments_changed_after_the_vote_do_not_pass():
     approval = factories.approval()
     decide(factories.operator(), approval)
-    result = Operation.objects.get(pk=approval.operation_id).result
+    result: Any = Operation.objects.get(pk=approval.operation_id).result
     result["arguments"]["order"] = "9999"
     Operation.objects.filter(pk=approval.operation_id).update(result=result)
-    assert not waits.kind("approval").confirm(approval.operation, 1)
+    assert not WAIT.confirm(approval.operation, 1)
 
 
 def test_a_policy_may_ask_only_for_some_arguments():
-    assert not waits.kind("approval").required("above_ten", {"amount": 10})
-    assert waits.kind("approval").required("above_ten", {"amount": 11})
-    assert waits.kind("approval").required("never declared", {})
+    assert not WAIT.required("above_ten", {"amount": 10})
+    assert WAIT.required("above_ten", {"amount": 11})
+    assert WAIT.required("never declared", {})
 
 
 # --- races (issue test 3) --------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import pytest
 
 from approvals import services
 from approvals.models import Approval, ApprovalVersion, Vote
-from runs import clock, codec, waits
+from approvals.waits import ApprovalWait
+from runs import clock, codec
 from runs.errors import Invalid, NotAllowed, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Event
@@ -17,6 +18,8 @@ from tests import factories
 from tests.races import at_one_instant
 
 pytestmark = pytest.mark.django_db
+
+WAIT = ApprovalWait()
 
 CHEAPER = {"order": "1042", "amount": "5.00"}
 
@@ -60,7 +63,7 @@ def test_what_is_executed_is_what_was_edited_and_approved():
     approve(approval)
     result = codec.decode(approval.operation.result)
     assert (result["version"], result["arguments"]["amount"]) == (2, Decimal("5.00"))
-    assert waits.kind("approval").confirm(approval.operation, 2)
+    assert WAIT.confirm(approval.operation, 2)
 
 
 def test_earlier_votes_are_void():
@@ -83,7 +86,7 @@ def test_an_approved_request_is_reopened_while_the_run_has_not_taken_it_over():
     approval.refresh_from_db()
     assert approval.state == Approval.State.OPEN
     assert (approval.operation.status, approval.operation.result) == (OpStatus.OPEN, None)
-    assert not waits.kind("approval").confirm(approval.operation, 1)
+    assert not WAIT.confirm(approval.operation, 1)
 
 
 def test_a_reopened_request_whose_limit_has_passed_gets_a_new_one():
@@ -99,7 +102,7 @@ def test_a_reopened_request_whose_limit_has_passed_gets_a_new_one():
 def test_after_the_intent_nothing_can_be_edited():
     approval = factories.approval()
     approve(approval)
-    waits.kind("approval").confirm(approval.operation, 1)
+    WAIT.confirm(approval.operation, 1)
     with pytest.raises(StateMismatch, match="taken that over"):
         edit(factories.operator(), approval)
 

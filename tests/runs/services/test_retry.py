@@ -37,7 +37,8 @@ def test_the_failed_operation_is_tried_again_under_the_next_generation_and_done_
     broken = factories.operation(run, status=OpStatus.FAILED, error_type="NotRetryable", error="no", tries=5)
     preview = services.preview_retry(run)
     services.retry(factories.support(), run.pk)
-    done.refresh_from_db(), broken.refresh_from_db()
+    done.refresh_from_db()
+    broken.refresh_from_db()
     assert done.status == OpStatus.DONE
     assert (broken.status, broken.generation, broken.tries, broken.finished_at) == (
         OpStatus.RETRY,

@@ -1,0 +1,1 @@
+"""An app with workflows for the cluster's tests, found through AGENTOPS_APPS."""
