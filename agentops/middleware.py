@@ -8,6 +8,9 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 
+from agentops import views
+from runs.errors import VerbError
+
 PERMISSIONS_POLICY = ", ".join(
     f"{feature}=()"
     for feature in (
@@ -43,6 +46,19 @@ class PageHeaders:
         # The same address answers a page or a fragment.
         patch_vary_headers(response, ("HX-Request", "Cookie"))
         return response
+
+
+class Refusals:
+    """Answer a verb's refusal that its view did not answer better (with the fresh view, for instance)."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
+        return views.refused(request, exception) if isinstance(exception, VerbError) else None
 
 
 class SignInRequired(LoginRequiredMiddleware):

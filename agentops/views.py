@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from agentops.console.hostile import plain
 from agentops.context import THEMES, console
+from runs.errors import VerbError
 
 YEAR_S = 365 * 24 * 3600
 
@@ -86,9 +87,15 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _error(request, 404, "Not found", sentence)
 
 
-def conflict(request: HttpRequest, sentence: str, *, back: str) -> HttpResponse:
-    """Answer a verb that came from a stale page: 409, what had changed, and the way to the fresh view."""
-    return _error(request, 409, "This had changed", sentence, back=back)
+TITLES = {400: "Not acceptable", 403: "Not allowed", 404: "Not found", 409: "This had changed"}
+
+
+def refused(request: HttpRequest, error: VerbError, *, back: str = "") -> HttpResponse:
+    """Answer a verb that was refused; `back` leads to the fresh view."""
+    sentence = str(error)
+    return _error(
+        request, error.status, TITLES[error.status], f"{sentence[:1].upper()}{sentence[1:]}.", back=back
+    )
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 
 from approvals import policies
 from approvals.models import Approval, ApprovalVersion, Vote
@@ -89,8 +89,7 @@ class ApprovalWait:
     def describe(self, operation: Operation) -> waits.Description:
         return waits.Description(
             f"approval of {operation.name}",
-            url=reverse("approvals:detail", args=[operation.pk]),
-            template="approvals/wait.html",
+            url=_url(operation),
         )
 
     def confirm(self, operation: Operation, version: int) -> bool:
@@ -110,6 +109,14 @@ class ApprovalWait:
             approval.consumed_at = Now()
             approval.save(update_fields=["consumed_at"])
         return True
+
+
+def _url(operation: Operation) -> str:
+    """Address of the approval's page; "" where the console is not part of the site."""
+    try:
+        return reverse("approvals:detail", args=[operation.pk])
+    except NoReverseMatch:
+        return ""
 
 
 def _carried(approval: Approval) -> bool:

@@ -149,7 +149,16 @@ def keyed_digest(encoded: Any) -> str:
 
     Votes bind to it: whoever can write to the database but does not hold the key cannot make another payload look approved.
     """
-    key = hashlib.sha256(b"agentops approval digest" + settings.SECRET_KEY.encode()).digest()
+    return _keyed(encoded, settings.SECRET_KEY)
+
+
+def keyed_digests(encoded: Any) -> list[str]:
+    """`keyed_digest` under the present key and each earlier one that still verifies what it signed."""
+    return [_keyed(encoded, key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+
+
+def _keyed(encoded: Any, secret: str) -> str:
+    key = hashlib.sha256(b"agentops approval digest" + secret.encode()).digest()
     return hmac.new(key, canonical(encoded), hashlib.sha256).hexdigest()
 
 

@@ -132,7 +132,8 @@ def _act(entry: _Entry) -> None:
             # The signal may reach another thread first: this one must not go past the place.
             threading.Event().wait()
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: sent to the process, another thread may take it while this one goes past the place.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case "exit":
             os._exit(int(entry.argument or 1))
         case "raise":

@@ -1,4 +1,8 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, path
+
+from runs import webhooks
 
 app_name = "runs"
-urlpatterns: list[URLPattern | URLResolver] = []
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("webhooks/<slug:source>", webhooks.receive, name="webhook"),
+]

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 
@@ -130,7 +130,7 @@ class Tool:
     @functools.cached_property
     def arguments(self) -> type[BaseModel]:
         """Pydantic model of the arguments; its JSON Schema describes the tool to models and edit forms to people."""
-        hints = get_type_hints(self.fn)
+        hints = get_type_hints(self.fn, include_extras=True)
         fields: dict[str, Any] = {}
         for name, parameter in self.signature.parameters.items():
             if name in GIVEN:
@@ -141,7 +141,7 @@ class Tool:
 
     @functools.cached_property
     def returns(self) -> TypeAdapter[Any]:
-        hint = get_type_hints(self.fn).get("return", Any)
+        hint = get_type_hints(self.fn, include_extras=True).get("return", Any)
         return TypeAdapter(hint)
 
     @property
@@ -154,6 +154,25 @@ def _place(fn: Callable[..., Any]) -> tuple[str, int]:
     return code.co_filename, code.co_firstlineno
 
 
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    effect: bool = False,
+    name: str = "",
+    verify: Callable[..., Any] | None = None,
+    idempotent: timedelta | None = None,
+    approval: str | None = None,
+    compensate: Tool | None = None,
+    in_doubt: Literal["", "ask"] = "",
+    timeout: Seconds = 30.0,
+    retry: Retry | None = None,
+    settle: timedelta = timedelta(seconds=60),
+    cached_errors: bool = False,
+    from_reference: Callable[[str], Any] | None = None,
+    summary: Callable[..., str] | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
     /,
@@ -171,7 +190,7 @@ def tool(
     cached_errors: bool = False,
     from_reference: Callable[[str], Any] | None = None,
     summary: Callable[..., str] | None = None,
-) -> Any:
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Declare a function as a tool; a query unless `effect`.
 
     Args:
@@ -273,6 +292,19 @@ class Workflow:
     def where(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @overload
+    def step(self, fn: Callable[..., Any], /) -> Step: ...
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        start: bool = False,
+        name: str = "",
+        timeout: Seconds = 60.0,
+        retry: Retry | None = None,
+        atomic: bool = False,
+    ) -> Callable[[Callable[..., Any]], Step]: ...
     def step(
         self,
         fn: Callable[..., Any] | None = None,
@@ -283,7 +315,7 @@ class Workflow:
         timeout: Seconds = 60.0,
         retry: Retry | None = None,
         atomic: bool = False,
-    ) -> Any:
+    ) -> Step | Callable[[Callable[..., Any]], Step]:
         """Declare a step: reads persisted state, returns a transition.
 
         Args:

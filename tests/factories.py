@@ -50,22 +50,22 @@ def ship(ctx: Any) -> Complete:
 
 
 @tool
-def undo_charge(result: Receipt) -> None: ...
+def cancel_courier(result: Receipt) -> None: ...
 
 
 @tool(
     effect=True,
     in_doubt="ask",
-    compensate=undo_charge,
+    compensate=cancel_courier,
     settle=timedelta(seconds=60),
     from_reference=lambda reference: Receipt(id=reference, amount=Decimal(0)),
 )
-def charge(order: str, amount: Decimal) -> Receipt:
+def book_courier(order: str, amount: Decimal) -> Receipt:
     raise NotImplementedError
 
 
 @tool(effect=True, in_doubt="ask")
-def label(order: str) -> str:
+def print_label(order: str) -> str:
     raise NotImplementedError
 
 
@@ -204,7 +204,7 @@ def operation(
         "position": str(number),
         "ordinal": number,
         "attempt_no": max(of.attempt_no, 1),
-        "name": "charge",
+        "name": "book_courier",
         "args_digest": "0" * 64,
         "request": {},
         "started_at": now,
@@ -225,7 +225,9 @@ def operation(
 def doubt(**fields: Any) -> Operation:
     """An effect in doubt, and its run in attention over it."""
     of = run(
-        Status.ATTENTION, attention_kind=AttentionKind.IN_DOUBT, reason="nobody knows whether charge happened"
+        Status.ATTENTION,
+        attention_kind=AttentionKind.IN_DOUBT,
+        reason="nobody knows whether book_courier happened",
     )
     return operation(of, Kind.EFFECT, OpStatus.PENDING, **fields)
 
@@ -237,7 +239,12 @@ def signal_wait(of: Run | None = None, name: str = "paid", correlation: str = ""
 
 
 def approval(
-    of: Run | None = None, *, policy: str = "", arguments: Any = None, name: str = "charge", **options: Any
+    of: Run | None = None,
+    *,
+    policy: str = "",
+    arguments: Any = None,
+    name: str = "book_courier",
+    **options: Any,
 ) -> Approval:
     """An open approval as the engine opens it, and its run, waiting."""
     of = of or run(Status.WAITING)
@@ -246,7 +253,7 @@ def approval(
     waits.kind("approval").open(
         of,
         wait,
-        {"title": "Charge €10.00 for order 1042", "policy": policy, "arguments": codec.encode(given)}
+        {"title": "Book a courier for order 1042", "policy": policy, "arguments": codec.encode(given)}
         | options,
     )
     Run.objects.filter(pk=of.pk, status=Status.WAITING).update(

@@ -350,6 +350,7 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
             if worker.id in expired:
                 log.error("killing a worker whose lease is over", worker_id=str(worker.id), pid=worker.pid)
                 worker.process.kill()
+                worker.process.join(KILL_MARGIN_S)
 
     def _count_lone_due(self) -> None:
         """Idle workers take lone runs as well: only those still due a tick later need processes of their own."""

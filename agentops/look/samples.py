@@ -1,10 +1,10 @@
 """Sample data of the parts: ordinary, long, empty and hostile."""
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from agentops.console.filters import Choice, Filter
 from agentops.console.waterfall import Lane
+from runs.services.verb import Consequence
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)>",
@@ -53,41 +53,12 @@ shop.errors.ProviderTimeout: no answer from paybridge within 30 s (POST /v2/refu
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    name: str
-    kind: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    title: str
-    verb: str
-    counted_at: datetime
-    note: str = ""
-    danger: bool = False
-    kept: list[Line] = field(default_factory=list)
-    again: list[Line] = field(default_factory=list)
-    unknown: list[Line] = field(default_factory=list)
-
-
-def preview(now: datetime) -> Preview:
-    return Preview(
-        title="Retry in place",
-        note="same visit; recorded operations hold",
-        verb="Retry step act",
-        counted_at=now,
-        kept=[
-            Line("classify", "model", "recorded before the step, answer reused"),
-            Line("get_order", "query"),
-        ],
-        again=[
-            Line("plan", "model", "may decide otherwise; about 1,200 tokens"),
-            Line("approve refund", "approval", "asked anew: 2 votes of refunds"),
-        ],
-        unknown=[Line("refund", "effect", "May have happened at 11:02:41; asked about first.")],
-    )
+CONSEQUENCE = Consequence(
+    "The run goes on in step act, in the same visit. Nothing that has happened is repeated.",
+    kept=("classify", "get_order"),
+    again=("plan", "approve refund: asked anew, 2 votes of refunds"),
+    unknown=("refund: may have happened at 11:02:41, looked up first",),
+)
 
 
 def lanes(now: datetime) -> list[Lane]:

@@ -22,6 +22,7 @@ from agentops.console.paging import Page
 from agentops.console.waterfall import waterfall
 from agentops.look import samples
 from agentops.templatetags import console
+from runs.errors import NotAllowed, Stale
 
 
 class ReasonForm(forms.Form):
@@ -73,7 +74,7 @@ def parts(request: HttpRequest) -> HttpResponse:
         "traceback": samples.TRACEBACK,
         "hostile": samples.HOSTILE,
         "fall": waterfall(lanes, now=now),
-        "preview": samples.preview(now),
+        "consequence": samples.CONSEQUENCE,
         "form": ReasonForm(),
         "wrong": wrong,
         "action": reverse("look:form"),
@@ -124,8 +125,10 @@ def error(request: HttpRequest, status: int) -> HttpResponse:
         case 403:
             raise PermissionDenied
         case 409:
-            sentence = "Priya Raman approved this 12 s ago. Nothing was done."
-            return views.conflict(request, sentence, back=reverse("look:parts"))
+            error = Stale("this run has changed since the page was loaded; it is now completed")
+            return views.refused(request, error, back=reverse("look:parts"))
+        case 410:
+            raise NotAllowed("k.ito does not have the permission “retry run”")
         case 419:
             return views.csrf_failure(request)
         case 500:

@@ -516,7 +516,7 @@ def settle_late(visit: Visit, record: Record, parameters: Mapping[str, Any], enc
         operation.save()
         lifecycle.rearm_after_outcome(run, execution.actor)
         return operation.finished_at
-    if mine and operation.status == status:
+    if mine and operation.status == status and operation.settled_by == parameters["by"]:
         return operation.finished_at  # the lost answer was of a commit that had succeeded
     lifecycle.append_event(
         run,

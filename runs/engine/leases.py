@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import structlog
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import F, Q
 
 from runs.engine.closing import close_dead_attempt
 from runs.engine.database import cold
@@ -84,14 +85,18 @@ def park_incapable(batch: int = 200) -> int:
 
 
 def expired(worker_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
-    """Those of `worker_ids` whose lease is over or whose row was closed. The sentinel kills and reaps them."""
+    """Those of `worker_ids` whose lease is over or was ended by others. The sentinel kills and reaps them.
+
+    A row closed before its lease ran out was closed by its own worker, which has drained and may still finish ordinary tasks.
+    """
     wanted = list(worker_ids)
     if not wanted:
         return set()
     with connection.cursor() as cursor:
         cursor.execute(_EXPIRED + " AND id = ANY(%s)", [settings.AGENTOPS_LEASE_SECONDS, wanted])
         over = {row[0] for row in cursor.fetchall()}
-    return over | set(Worker.objects.filter(pk__in=wanted, closed_at__isnull=False).values_list("pk", flat=True))
+    ended_by_others = Q(closed_at__gte=F("beat_until")) | (Q(closed_at__isnull=False) & ~Q(gone_by=""))
+    return over | set(Worker.objects.filter(ended_by_others, pk__in=wanted).values_list("pk", flat=True))
 
 
 def reap(worker_id: uuid.UUID, *, graceful: bool = False) -> int:

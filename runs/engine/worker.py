@@ -33,6 +33,10 @@ from runs.policies import POLICY_CHANNEL
 log = structlog.get_logger(__name__)
 
 
+#: How long a worker that was taken for dead waits for answers to requests that it had sent.
+EVIDENCE_SECONDS = 10.0
+
+
 class StopSignal(Protocol):
     """Set once, when this process shall drain."""
 
@@ -251,8 +255,14 @@ class RunWorker:
         self._drain()
 
     def _drain(self) -> None:
-        """No new claims; running steps go on until they end or the process is ended from outside."""
-        while not self._closed.is_set():
+        """No new claims; running steps go on until they end or the process is ended from outside.
+
+        A worker that was taken for dead starts nothing more, but waits a while for answers on their way: each is evidence.
+        """
+        give_up: float | None = None
+        while give_up is None or clock() < give_up:
+            if give_up is None and self._closed.is_set():
+                give_up = clock() + EVIDENCE_SECONDS
             with self._lock:
                 if not self._live:
                     return

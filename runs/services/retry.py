@@ -81,7 +81,7 @@ def to_reopen(run: Run) -> QuerySet[Operation]:
         run_id=run.pk, step_seq=run.step_seq, status=OpStatus.FAILED, forgotten=False
     )
     failed = failed.exclude(error_type="Rejected").exclude(kind=Kind.APPROVAL)
-    others = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq)
+    others = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, forgotten=False)
     last_began = others.order_by("-started_at").values_list("started_at", flat=True).first()
     wanted = [one.pk for one in failed if one.finished_at and last_began and one.finished_at >= last_began]
     last = failed.order_by("finished_at").last()
@@ -123,7 +123,10 @@ def _wait_again(operation: Operation) -> None:
 def preview_retry(run: Run) -> Consequence:
     """What `retry` would do now."""
     again = tuple(operation.name for operation in to_reopen(run))
-    rejected = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, error_type="Rejected").exists()
+    decided = Operation.objects.filter(
+        run_id=run.pk, step_seq=run.step_seq, kind=Kind.APPROVAL, status=OpStatus.DONE
+    )
+    rejected = decided.filter(result__verdict__in=["rejected", "expired"]).exists()
     sentence = f"The run goes on at step {run.step}; what is done is not repeated."
     if again:
         sentence += (

@@ -59,7 +59,7 @@ def test_an_approval_is_recorded_as_the_answer_of_the_wait_and_wakes_the_run():
     approval.refresh_from_db()
     wait, run = approval.operation, approval.run
     assert (approval.state, approval.decided_by) == (STATE.APPROVED, "olga")
-    assert done.changed and done.sentence == "Charge €10.00 for order 1042: approved."
+    assert done.changed and done.sentence == "Book a courier for order 1042: approved."
     assert wait.status == OpStatus.DONE and wait.settled_by == "olga"
     assert codec.decode(wait.result) == {
         "verdict": "approved",
@@ -96,7 +96,7 @@ def test_the_run_goes_on_once_enough_different_people_have_approved():
     approval = factories.approval(policy="two")
     first, second = factories.operator("ann"), factories.admin("bob")
     assert "1 more needed" in decide(first, approval).sentence
-    assert services.preview_decide(approval).sentence.startswith("Approving lets charge run once")
+    assert services.preview_decide(approval).sentence.startswith("Approving lets book_courier run once")
     decide(first, approval)  # twice by one person is one vote
     approval.refresh_from_db()
     assert approval.state == STATE.OPEN

@@ -14,6 +14,7 @@ from agentops import views
         (403, 403, "Not allowed"),
         (404, 404, "Not found"),
         (409, 409, "This had changed"),
+        (410, 403, "Not allowed"),
         (419, 403, "Form out of date"),
         (500, 500, "The server failed"),
     ],
@@ -36,7 +37,7 @@ def test_htmx_gets_one_plain_sentence(status: int, signed_in: Client) -> None:
 
 def test_a_conflict_leads_to_the_fresh_view(signed_in: Client) -> None:
     html = signed_in.get("/look/error/409/").content.decode()
-    assert "Priya Raman approved this" in html
+    assert "This run has changed since the page was loaded; it is now completed." in html
     assert 'href="/look/"' in html
 
 

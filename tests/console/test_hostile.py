@@ -15,6 +15,7 @@ from agentops.console.hostile import isolated, plain, visible
 from agentops.console.waterfall import Lane, waterfall
 from agentops.look import samples
 from agentops.templatetags import console
+from runs.services.verb import Consequence
 
 NOW = datetime(2026, 11, 29, 15, 46, tzinfo=UTC)
 DECEIVING = re.compile(
@@ -91,9 +92,15 @@ def _part(source: str, **context: object) -> str:
 
 def _parts(text: str) -> dict[str, str]:
     """Every part that takes text from outside, with `text` in all of its places."""
-    preview = samples.Preview(
-        title=text, verb=text, note=text, counted_at=NOW, kept=[samples.Line(text, "effect", text)]
-    )
+    preview = {
+        "consequence": Consequence(text, (text,), (text,), (text,)),
+        "title": text,
+        "note": text,
+        "verb": text,
+        "counted_at": NOW,
+        "close": "/",
+        "action": "/",
+    }
     lane = Lane(text, "s-failed", "is-bad", NOW, NOW + timedelta(seconds=3), note=text, word="failed")
     chip = Filter("status", "Status", [Choice(text, text)], text)
     return {
@@ -107,9 +114,7 @@ def _parts(text: str) -> dict[str, str]:
         "changes": console.changes({text: text}, {text: [text]}),
         "trace": console.traceback(f'Traceback:\n  File "{text}", line 3, in {text}\n    {text}\n{text}'),
         "fall": _part("{% fall drawn %}", drawn=waterfall([lane], now=NOW)),
-        "consequence": render_to_string(
-            "components/consequence.html", {"preview": preview, "close": "/", "action": "/"}
-        ),
+        "consequence": render_to_string("components/consequence.html", preview),
         "reason form": render_to_string(
             "components/reason_form.html", {"verb": text, "action": "/", "label": text}
         ),

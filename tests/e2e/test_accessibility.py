@@ -6,7 +6,6 @@ from pytest_django.live_server_helper import LiveServer
 
 from tests.e2e.accessibility import violations
 
-
 PATHS = ("/look/", "/password/", "/look/error/409/", "/look/error/500/")
 
 

@@ -53,7 +53,7 @@ def test_a_reference_is_enough_where_the_tool_makes_a_result_of_it():
 
 
 def test_a_reference_is_not_enough_for_other_tools():
-    pending = factories.doubt(name="label")
+    pending = factories.doubt(name="print_label")
     with pytest.raises(Invalid, match="give its result"):
         services.answer_doubt(factories.support(), pending.pk, happened=True, reference="l-1")
     with pytest.raises(Invalid, match="needs the result"):
@@ -120,11 +120,11 @@ def test_a_worker_declared_gone_is_proof_after_the_settle_time(settings):
 
 def test_the_run_stays_in_attention_while_another_effect_is_in_doubt():
     first = factories.doubt()
-    second = factories.operation(first.run, Kind.EFFECT, OpStatus.PENDING, name="label")
+    second = factories.operation(first.run, Kind.EFFECT, OpStatus.PENDING, name="print_label")
     services.answer_doubt(factories.operator(), first.pk, happened=True, result=RECEIPT)
     first.run.refresh_from_db()
     assert (first.run.status, first.run.attention_kind) == (Status.ATTENTION, AttentionKind.IN_DOUBT)
-    assert "label" in first.run.reason
+    assert "print_label" in first.run.reason
     services.answer_doubt(factories.operator(), second.pk, happened=True, result="l-1")
     first.run.refresh_from_db()
     assert first.run.status == Status.QUEUED
@@ -167,7 +167,7 @@ def test_a_stale_page_answers_nothing():
 
 def test_an_answered_question_is_closed():
     pending = factories.doubt()
-    second = factories.operation(pending.run, Kind.EFFECT, OpStatus.PENDING, name="label")
+    second = factories.operation(pending.run, Kind.EFFECT, OpStatus.PENDING, name="print_label")
     services.answer_doubt(factories.operator("olga"), pending.pk, happened=True, result=RECEIPT)
     with pytest.raises(StateMismatch, match="recorded as done by olga"):
         services.answer_doubt(factories.operator(), pending.pk, happened=False)

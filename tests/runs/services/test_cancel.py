@@ -71,13 +71,13 @@ def test_an_effect_in_doubt_keeps_the_run_in_attention():
 
 def test_effects_that_can_be_undone_are_undone_first():
     run = factories.run(Status.WAITING)
-    factories.operation(run, compensate_with="undo_charge")
-    factories.operation(run, name="label")
+    factories.operation(run, compensate_with="cancel_courier")
+    factories.operation(run, name="print_label")
     preview = services.preview_cancel(run)
     services.cancel(factories.support(), run.pk)
     run.refresh_from_db()
     assert (run.status, run.compensating, run.resume_step) == (Status.CANCELLING, True, "pack")
-    assert (preview.kept, preview.again) == (("label",), ("charge",))
+    assert (preview.kept, preview.again) == (("print_label",), ("book_courier",))
     assert "undone" in preview.sentence
 
 

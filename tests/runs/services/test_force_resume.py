@@ -58,7 +58,7 @@ def test_a_failed_compensation_is_tried_again():
         cancel_requested_at=clock.now(),
         cancel_requested_by="somebody",
     )
-    undo = factories.operation(run, status=OpStatus.FAILED, name="undo_charge")
+    undo = factories.operation(run, status=OpStatus.FAILED, name="cancel_courier")
     services.force_resume(factories.support(), run.pk)
     run.refresh_from_db()
     undo.refresh_from_db()
@@ -112,7 +112,7 @@ def test_an_overdue_attempt_counts_as_timed_out_and_its_worker_lives_on():
 def test_an_overdue_attempt_with_an_effect_under_way_keeps_it_pending():
     run = factories.run(Status.RUNNING, wake_at=clock.now() - timedelta(seconds=1))
     pending = factories.operation(run, Kind.EFFECT, OpStatus.PENDING)
-    assert services.preview_force_resume(run).unknown == ("charge",)
+    assert services.preview_force_resume(run).unknown == ("book_courier",)
     services.force_resume(factories.support(), run.pk)
     pending.refresh_from_db()
     assert pending.status == OpStatus.PENDING

@@ -59,7 +59,7 @@ def test_a_workflow_limit_does_not_reach_a_step_with_its_own():
 def test_a_tool_limit_wakes_the_runs_whose_operation_has_used_it_up():
     run = factories.run(Status.RETRYING)
     factories.operation(run, Kind.EFFECT, OpStatus.RETRY, tries=2)
-    services.set_limits(factories.admin(), "tool", "charge", max_attempts=2)
+    services.set_limits(factories.admin(), "tool", "book_courier", max_attempts=2)
     assert is_due(run)
 
 

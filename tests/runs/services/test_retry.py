@@ -46,7 +46,7 @@ def test_the_failed_operation_is_tried_again_under_the_next_generation_and_done_
         0,
         None,
     )
-    assert (preview.kept, preview.again) == (("charge",), ("charge",))
+    assert (preview.kept, preview.again) == (("book_courier",), ("book_courier",))
 
 
 def test_the_key_stays_while_an_earlier_send_could_land():
@@ -59,11 +59,11 @@ def test_the_key_stays_while_an_earlier_send_could_land():
 
 def test_what_people_rejected_stays_rejected():
     run = failed()
-    rejected = factories.operation(run, status=OpStatus.FAILED, error_type="Rejected")
+    rejected = factories.operation(run, Kind.APPROVAL, result={"verdict": "rejected"})
     preview = services.preview_retry(run)
     services.retry(factories.support(), run.pk)
     rejected.refresh_from_db()
-    assert rejected.status == OpStatus.FAILED
+    assert rejected.status == OpStatus.DONE
     assert "stays rejected" in preview.sentence
 
 
@@ -71,7 +71,7 @@ def test_a_failure_that_the_code_went_on_from_stays_as_recorded():
     run = failed()
     now = clock.now()
     caught = factories.operation(run, status=OpStatus.FAILED, finished_at=now - timedelta(seconds=5))
-    factories.operation(run, name="label", started_at=now - timedelta(seconds=4))
+    factories.operation(run, name="print_label", started_at=now - timedelta(seconds=4))
     services.retry(factories.support(), run.pk)
     caught.refresh_from_db()
     assert caught.status == OpStatus.FAILED
@@ -81,7 +81,7 @@ def test_of_parallel_operations_the_failed_one_is_tried_again():
     run = failed()
     now = clock.now()
     broken = factories.operation(run, status=OpStatus.FAILED, finished_at=now - timedelta(seconds=5))
-    factories.operation(run, name="label", started_at=now - timedelta(seconds=4))
+    factories.operation(run, name="print_label", started_at=now - timedelta(seconds=4))
     Attempt.objects.create(
         run_id=run.pk,
         step_seq=run.step_seq,

@@ -1,0 +1,1 @@
+"""The works. Each takes the bench and returns its figures."""

@@ -1,0 +1,348 @@
+"""What pages and commands read: lists, one run with all that belongs to it, and why a run is not moving.
+
+Each function makes a fixed number of queries, however many rows it answers.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.db.models import QuerySet
+
+from runs import clock, policies, registry, waits
+from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal, Worker
+from runs.models.operation import OpStatus
+from runs.states import AttentionKind, FailureKind, Hold, Status
+from runs.workflow import Retry
+
+#: Rows of one kind that the page of a run shows; more is said to be more (`RunDetail.cut`).
+ROWS = 1000
+#: A count stops here: "1,000+".
+COUNT_LIMIT = 1000
+
+#: Payloads may be megabytes; lists do not read them.
+_PAYLOADS = (
+    "input",
+    "input_sealed",
+    "state",
+    "state_sealed",
+    "result",
+    "result_sealed",
+    "external",
+    "event_head",
+)
+
+
+# --- lists -------------------------------------------------------------------------------------------------------------
+
+
+def runs(*, status: str = "", workflow: str = "", subject: str = "") -> QuerySet[Run]:
+    """Runs without their payloads, newest first; "" means any. Page it by key (`id`)."""
+    found = Run.objects.defer(*_PAYLOADS).order_by("-id")
+    if status:
+        found = found.filter(status=status)
+    if workflow:
+        found = found.filter(workflow=workflow)
+    if subject:
+        found = found.filter(subject=subject)
+    return found
+
+
+def dead_letters(workflow: str = "") -> QuerySet[Run]:
+    """Failed runs that no workflow asked to fail: somebody should look at each. Newest first."""
+    return runs(status=Status.FAILED, workflow=workflow).exclude(failure_kind=FailureKind.DECLARED)
+
+
+def attention() -> QuerySet[Run]:
+    """Runs that only a person can move on, oldest first."""
+    return runs(status=Status.ATTENTION).order_by("id")
+
+
+def counts(*, workflow: str = "") -> dict[str, int]:
+    """Runs by status, each counted up to COUNT_LIMIT + 1. One query."""
+    narrowed = "AND workflow = %s " if workflow else ""
+    one = f"SELECT %s, count(*) FROM (SELECT 1 FROM runs_run WHERE status = %s {narrowed}LIMIT %s) AS counted"  # noqa: S608 - constants
+    parameters: list[str | int] = []
+    for status in Status:
+        parameters += [status.value, status.value, *([workflow] if workflow else []), COUNT_LIMIT + 1]
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join([one] * len(Status)), parameters)
+        return dict(cursor.fetchall())
+
+
+# --- one run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunDetail:
+    """A run and everything that `runs` knows about it. `cut` names what is longer than shown."""
+
+    run: Run
+    why: "Why"
+    attempts: list[Attempt]
+    operations: list[Operation]
+    messages: list[Message]
+    logs: list[LogLine]
+    signals: list[Signal]
+    events: list[Event]
+    cut: frozenset[str] = field(default_factory=frozenset)
+
+
+def detail(run_id: uuid.UUID) -> RunDetail:
+    """One run for its page. Attempts and events newest first, the rest in the order in which it came about.
+
+    Raises Run.DoesNotExist.
+    """
+    run = Run.objects.get(pk=run_id)
+    sources: dict[str, QuerySet[Any]] = {
+        "attempts": Attempt.objects.filter(run_id=run_id).order_by("-step_seq", "-attempt_no"),
+        "operations": Operation.objects.filter(run_id=run_id).order_by("step_seq", "ordinal", "started_at"),
+        "messages": Message.objects.filter(run_id=run_id).order_by("id"),
+        "logs": LogLine.objects.filter(run_id=run_id).order_by("id"),
+        "signals": Signal.objects.filter(run_id=run_id).order_by("id"),
+        "events": Event.objects.filter(run_id=run_id).order_by("-seq"),
+    }
+    rows: dict[str, list[Any]] = {name: list(source[: ROWS + 1]) for name, source in sources.items()}
+    cut = frozenset(name for name, found in rows.items() if len(found) > ROWS)
+    shown = {name: found[:ROWS] for name, found in rows.items()}
+    return RunDetail(run, why(run), cut=cut, **shown)
+
+
+# --- why is it not moving? -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why an unfinished run is not moving, and when a worker next looks at it by itself (None: when somebody acts)."""
+
+    sentence: str
+    next_at: datetime | None = None
+    url: str = ""
+    """Where it can be settled, if a page for that is known."""
+
+    def __str__(self) -> str:
+        if self.next_at is None:
+            return self.sentence
+        return f"{self.sentence}; next look at {self.next_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def why_not_moving(run: Run) -> str:
+    """One sentence with the next wake time; empty for a finished run."""
+    return str(why(run))
+
+
+def why(run: Run) -> Why:
+    return reasons([run])[run.pk]
+
+
+def reasons(some: Sequence[Run]) -> dict[uuid.UUID, Why]:
+    """The reason of each run: at most six queries, however many runs."""
+    facts = _Facts.gather(some)
+    return {run.pk: _why(run, facts) for run in some}
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the sentences need, read at once."""
+
+    now: datetime
+    overrides: policies.Overrides
+    waits: dict[uuid.UUID, list[Operation]]
+    retries: dict[uuid.UUID, Operation]
+    errors: dict[uuid.UUID, Attempt]
+    workers: dict[uuid.UUID, Worker]
+    served: frozenset[str]
+
+    @classmethod
+    def gather(cls, some: Sequence[Run]) -> "_Facts":
+        by_status: dict[str, list[Run]] = defaultdict(list)
+        for run in some:
+            by_status[run.status].append(run)
+        retrying = [run.pk for run in by_status[Status.RETRYING]]
+        waiting = [run.pk for run in by_status[Status.WAITING]]
+        holders = [run.worker_id for run in by_status[Status.RUNNING] if run.worker_id]
+        opened: dict[uuid.UUID, list[Operation]] = defaultdict(list)
+        retries: dict[uuid.UUID, Operation] = {}
+        if waiting or retrying:
+            chosen = Operation.objects.filter(
+                run_id__in=[*waiting, *retrying], status__in=[OpStatus.OPEN, OpStatus.RETRY]
+            )
+            for operation in chosen.defer("request", "response", "result").order_by("started_at"):
+                if operation.status == OpStatus.OPEN:
+                    opened[operation.run_id].append(operation)
+                else:
+                    retries[operation.run_id] = operation
+        return cls(
+            now=clock.now(),
+            overrides=policies.load(),
+            waits=opened,
+            retries=retries,
+            errors=_last_attempts(retrying),
+            workers=Worker.objects.in_bulk(holders) if holders else {},
+            served=_served_queues() if by_status[Status.QUEUED] or waiting or retrying else frozenset(),
+        )
+
+
+def _last_attempts(run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Attempt]:
+    wanted = list(run_ids)
+    if not wanted:
+        return {}
+    last = (
+        Attempt.objects.filter(run_id__in=wanted)
+        .order_by("run_id", "-step_seq", "-attempt_no")
+        .distinct("run_id")
+    )
+    return {attempt.run_id: attempt for attempt in last.defer("traceback", "state_after")}
+
+
+def _served_queues() -> frozenset[str]:
+    """Queues that a live worker looks at."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT unnest(queues) FROM runs_worker"
+            " WHERE closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()"
+        )
+        return frozenset(row[0] for row in cursor.fetchall())
+
+
+def _why(run: Run, facts: _Facts) -> Why:
+    if run.is_terminal:
+        return Why("")
+    if run.status == Status.RUNNING:
+        return _why_running(run, facts)
+    if run.status == Status.ATTENTION:
+        return Why(_attention(run))
+    if run.held_by:
+        return Why(_held(run, facts))
+    match run.status:
+        case Status.WAITING:
+            found = _why_waiting(run, facts)
+        case Status.RETRYING:
+            found = Why(_retrying(run, facts), run.wake_at)
+        case Status.CANCELLING:
+            found = Why(f"cancelled by {run.cancel_requested_by}; its effects are being undone", run.wake_at)
+        case _:
+            found = Why(f"step {run.step} begins later", run.wake_at)
+    if run.wake_at is not None and run.wake_at <= facts.now:
+        return _due(run, facts, found)
+    return found
+
+
+def _due(run: Run, facts: _Facts, found: Why) -> Why:
+    """Due, and yet no worker has it."""
+    if run.queue not in facts.served:
+        return Why(f"due, but no live worker looks at queue {run.queue}: start one", run.wake_at)
+    if run.status == Status.WAITING:
+        return Why("its answer has arrived or its time is up; waiting for a free worker", run.wake_at)
+    return Why("due; waiting for a free worker", run.wake_at)
+
+
+def _held(run: Run, facts: _Facts) -> str:
+    if run.held_by == Hold.PAUSED:
+        policy = facts.overrides.get(("workflow", run.workflow))
+        told = f" by {policy.changed_by}" if policy and policy.paused and policy.changed_by else ""
+        told += f" ({policy.pause_reason})" if policy and policy.paused and policy.pause_reason else ""
+        return f"workflow {run.workflow} is paused{told}; it goes on when somebody resumes it"
+    return f"no live worker can execute step {run.step} of {run.workflow} version {run.version}; it goes on when one starts"
+
+
+def _why_running(run: Run, facts: _Facts) -> Why:
+    worker = facts.workers.get(run.worker_id) if run.worker_id else None
+    name = str(run.worker_id)[-8:]
+    if worker is None or worker.closed_at is not None:
+        return Why(f"its worker {name} has ended; another one takes the run over")
+    cancel = (
+        f", then ends: cancelled by {run.cancel_requested_by}"
+        if run.cancel_requested_at and not run.compensating
+        else ""
+    )
+    doing = (
+        "undoes its effects" if run.compensating else f"executes step {run.step}, attempt {run.attempt_no}"
+    )
+    return Why(f"worker {name} {doing}{cancel}", run.wake_at)
+
+
+def _attention(run: Run) -> str:
+    cancel = f"; it was cancelled by {run.cancel_requested_by}" if run.cancel_requested_at else ""
+    match run.attention_kind:
+        case AttentionKind.IN_DOUBT:
+            return f"{run.reason}; somebody has to say whether it did{cancel}"
+        case AttentionKind.DIVERGED:
+            return f"{run.reason}; somebody has to put its code right and force it on, or cancel it{cancel}"
+    return f"{run.reason}; somebody has to look, then force it on{cancel}"
+
+
+def _why_waiting(run: Run, facts: _Facts) -> Why:
+    described = [waits.kind(operation.kind).describe(operation) for operation in facts.waits.get(run.pk, [])]
+    if not described:
+        return Why("its answer has arrived; waiting for a free worker", run.wake_at)
+    url = next((one.url for one in described if one.url), "")
+    return Why("waiting for " + " and for ".join(one.sentence for one in described), run.wake_at, url)
+
+
+def _retrying(run: Run, facts: _Facts) -> str:
+    operation, attempt = facts.retries.get(run.pk), facts.errors.get(run.pk)
+    if operation is not None and operation.tries:
+        limit = _limit_of_tool(operation.name, facts.overrides)
+        return f"{operation.name} failed {operation.tries} of {limit} times ({_short(operation.error)}) and is tried again"
+    error = f" ({_short(attempt.error)})" if attempt is not None and attempt.error else ""
+    if run.failures:
+        return f"step {run.step} failed {run.failures} of {_limit_of_step(run, facts.overrides)} times{error} and is tried again"
+    return f"step {run.step} is tried again{error}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else line[:159] + "…"
+
+
+def _limit_of_tool(name: str, overrides: policies.Overrides) -> int:
+    try:
+        return policies.for_tool(registry.tool(name), overrides).max_attempts
+    except registry.UnknownWorkflow:
+        return Retry().max_attempts
+
+
+def _limit_of_step(run: Run, overrides: policies.Overrides) -> int:
+    try:
+        return policies.for_step(registry.step(run.workflow, run.version, run.step), overrides).max_attempts
+    except registry.UnknownWorkflow:
+        return Retry().max_attempts
+
+
+# --- limits ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """What limits a workflow, step or tool has: by its code, and as they are now."""
+
+    scope: str
+    name: str
+    of_code: policies.Limits
+    effective: policies.Limits
+    policy: Policy | None
+
+    @property
+    def seen_revision(self) -> int:
+        """Guard of a change against a stale page."""
+        return self.policy.revision if self.policy else 0
+
+
+def limits() -> list[LimitRow]:
+    """Every step of every workflow (its newest version), then every tool. One query."""
+    overrides = policies.load()
+    rows = []
+    for workflow in registry.workflows():
+        for step in workflow.steps.values():
+            name = f"{workflow.name}/{step.name}"
+            code, now = policies.for_step(step, {}), policies.for_step(step, overrides)
+            rows.append(LimitRow(Policy.Scope.STEP, name, code, now, overrides.get(("step", name))))
+    for tool in registry.tools():
+        code, now = policies.for_tool(tool, {}), policies.for_tool(tool, overrides)
+        rows.append(LimitRow(Policy.Scope.TOOL, tool.name, code, now, overrides.get(("tool", tool.name))))
+    return rows
