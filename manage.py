@@ -13,8 +13,8 @@ def main() -> None:
         sys.exit(sandbox(sys.argv[2:]))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentops.settings")
     # The demo is for a developer's machine; settings are read before any command could say so.
-    if sys.argv[1:2] == ["demo"]:
-        os.environ.setdefault("AGENTOPS_DEBUG", "1")
+    if sys.argv[1:2] == ["demo"] and not os.environ.get("AGENTOPS_DEBUG", "").strip():
+        os.environ["AGENTOPS_DEBUG"] = "1"
     from django.core.management import execute_from_command_line
 
     from agentops.embedded import EmbeddedUnavailable

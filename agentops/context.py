@@ -34,7 +34,8 @@ class Line:
 NAVIGATION = (
     Entry("approvals:inbox", "Inbox", "inbox", "approvals.view_approval"),
     Entry("runs:list", "Runs", "runs", "runs.view_run"),
-    Entry("runs:limits", "Limits", "limits", "runs.view_run", administer=True),
+    Entry("runs:limits", "Limits", "limits", "runs.view_policy", administer=True),
+    Entry("runs:workers", "Workers", "workers", "runs.view_worker", administer=True),
 )
 
 

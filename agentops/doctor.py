@@ -53,7 +53,9 @@ def unknown_migrations(at: Snapshot) -> Iterator[Finding]:
     """The database is newer than the code."""
     loader = MigrationExecutor(connection).loader
     ours = {label for label, _ in loader.disk_migrations}
-    unknown = sorted(key for key in loader.applied_migrations if key[0] in ours and key not in loader.disk_migrations)
+    unknown = sorted(
+        key for key in loader.applied_migrations if key[0] in ours and key not in loader.disk_migrations
+    )
     # A squashed migration is recorded together with those that it replaces.
     replaced = {key for migration in loader.disk_migrations.values() for key in migration.replaces}
     return at.collect(

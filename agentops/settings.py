@@ -43,6 +43,8 @@ AGENTOPS_BEAT_SECONDS = env.number("AGENTOPS_BEAT_SECONDS", 2.0, minimum=0.05)
 # An effect is started only while so much of the lease remains.
 AGENTOPS_SEND_MARGIN_SECONDS = env.number("AGENTOPS_SEND_MARGIN_SECONDS", 3.0, minimum=0.05)
 AGENTOPS_POLL_SECONDS = env.number("AGENTOPS_POLL_SECONDS", 0.5, minimum=0.01)
+# Off only behind a pooler in transaction mode that loses them (PgBouncer before 1.21): steps then cost more.
+AGENTOPS_PREPARED_STATEMENTS = env.flag("AGENTOPS_PREPARED_STATEMENTS", True)
 # Bytes of JSON that one recorded value may have.
 AGENTOPS_PAYLOAD_LIMIT = env.integer("AGENTOPS_PAYLOAD_LIMIT", 5_000_000, minimum=1)
 
@@ -112,7 +114,11 @@ AGENTOPS_DB_ROLE = env.text("AGENTOPS_DB_ROLE")
 def _default_database() -> dict[str, Any]:
     """The database of DATABASE_URL, else the embedded server (started by the first connection, not by settings)."""
     url = AGENTOPS_DATABASE_URL
-    config = env.database(url) if url else embedded.database(AGENTOPS_DATA_DIR)
+    config = (
+        {**env.database(url), "ENGINE": "agentops.postgresql"}
+        if url
+        else embedded.database(AGENTOPS_DATA_DIR)
+    )
     if AGENTOPS_DB_ROLE:
         config["OPTIONS"]["assume_role"] = AGENTOPS_DB_ROLE
     return {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True, **config}

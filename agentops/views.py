@@ -19,9 +19,10 @@ YEAR_S = 365 * 24 * 3600
 
 @require_GET
 def home(request: HttpRequest) -> HttpResponse:
-    """Lead to where work waits: the first page of the navigation that this person may see."""
+    """Lead to the list of runs, which begins with what needs people, or to the first page that this person may see."""
     lines = console(request)["navigation"]
-    return redirect(lines[0].url) if lines else render(request, "nothing.html")
+    chosen = next((line for line in lines if line.entry.view == "runs:list"), lines[0] if lines else None)
+    return redirect(chosen.url) if chosen else render(request, "nothing.html")
 
 
 @require_POST

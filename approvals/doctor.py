@@ -1,6 +1,7 @@
 """Checks of `manage.py doctor` on approvals: what runs is what was approved, by who may, on the version they saw."""
 
 import hmac
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,8 +90,8 @@ def vote_without_event(at: Snapshot) -> Iterator[Finding]:
         "   e.data ->> 'digest' AS digest, e.data ->> 'verdict' AS verdict, e.actor_id FROM runs_event e WHERE e.kind = 'vote'),"
         " cast_ AS (SELECT a.run_id, v.approval_id::text AS approval, v.version::text AS version, v.digest, v.verdict,"
         "   v.voter_id::bigint AS actor_id FROM approvals_vote v JOIN approvals_approval a ON a.id = v.approval_id)"
-        " SELECT 'approval ' || approval || ': vote without event' FROM (SELECT * FROM cast_ EXCEPT SELECT * FROM told) x"
-        " UNION ALL SELECT 'approval ' || approval || ': event without vote' FROM (SELECT * FROM told EXCEPT SELECT * FROM cast_) y",
+        " SELECT 'approval ' || approval || ': vote without event' FROM (TABLE cast_ EXCEPT TABLE told) silent"
+        " UNION ALL SELECT 'approval ' || approval || ': event without vote' FROM (TABLE told EXCEPT TABLE cast_) invented",
         "Somebody added or removed votes behind the application: compare with a backup.",
     )
 
@@ -111,7 +112,9 @@ def payload_not_as_signed(at: Snapshot) -> Iterator[Finding]:
     """The payload of a version is not the one that its keyed digest was made of."""
 
     def wrong() -> Iterator[str]:
-        rows = at.stream("SELECT approval_id, version, payload, payload_sealed, digest FROM approvals_version")
+        rows = at.stream(
+            "SELECT approval_id, version, payload, payload_sealed, digest FROM approvals_version"
+        )
         for approval, version, payload, sealed, digest in rows:
             if not _is_signed(payload, sealed, digest):
                 yield f"approval {approval} version {version}"
@@ -150,7 +153,7 @@ def executed_not_as_approved(at: Snapshot) -> Iterator[Finding]:
     )
 
 
-def _is_signed(display: Any, sealed: Any, digest: str) -> bool:
-    """Whether the digest is that of the true value, under the secret key or an earlier one."""
-    encoded = redaction.true_value(display, sealed)
+def _is_signed(display: str, sealed: Any, digest: str) -> bool:
+    """Whether the digest is that of the true value (`display`: JSON as text), under the secret key or an earlier one."""
+    encoded = redaction.true_value(json.loads(display), sealed)
     return any(hmac.compare_digest(made, digest) for made in codec.keyed_digests(encoded))

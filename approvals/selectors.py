@@ -3,7 +3,8 @@
 import uuid
 
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
-from django.db.models import Exists, F, OuterRef, Prefetch, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Prefetch, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 
 from approvals.models import Approval, ApprovalVersion, Vote
 from approvals.services import check_may_decide, groups_of
@@ -13,6 +14,10 @@ from runs.lifecycle import Actor
 
 def inbox(user: AbstractBaseUser) -> QuerySet[Approval]:
     """Open approvals that this person may decide and has not voted on, oldest deadline first, those without one last."""
+    return _rows(_mine(user)).order_by(F("expires_at").asc(nulls_last=True), "id")
+
+
+def _mine(user: AbstractBaseUser) -> QuerySet[Approval]:
     assert isinstance(user, PermissionsMixin)
     if not user.has_perm("approvals.decide_approval"):
         return Approval.objects.none()
@@ -24,15 +29,38 @@ def inbox(user: AbstractBaseUser) -> QuerySet[Approval]:
         .exclude(requirement__excluded__contains=[{"id": user.pk}])
         .exclude(requirement__excluded__contains=[{"name": user.get_username()}])
         .exclude(Exists(voted))
-        .select_related("run")
-        .defer("run__input", "run__state", "run__result")
-        .order_by(F("expires_at").asc(nulls_last=True), "id")
+    )
+
+
+def others(user: AbstractBaseUser) -> QuerySet[Approval]:
+    """Open approvals that are not in this person's inbox: not theirs to decide, or voted on. Oldest deadline first."""
+    mine = _mine(user).values("pk")
+    return _rows(Approval.objects.filter(state=Approval.State.OPEN).exclude(pk__in=mine)).order_by(
+        F("expires_at").asc(nulls_last=True), "id"
+    )
+
+
+def decided() -> QuerySet[Approval]:
+    """Approvals that are no longer open, those opened last first."""
+    return _rows(Approval.objects.exclude(state=Approval.State.OPEN)).order_by("-id")
+
+
+def _rows(found: QuerySet[Approval]) -> QuerySet[Approval]:
+    """Rows of a list: `in_favour` counts the votes for the present version; of the run, its name and subject alone."""
+    votes = Vote.objects.filter(
+        approval=OuterRef("pk"), version=OuterRef("version"), verdict=Vote.Verdict.APPROVE
+    )
+    counted = votes.order_by().values("approval").annotate(n=Count("*")).values("n")
+    return found.annotate(in_favour=Coalesce(Subquery(counted), 0)).select_related("run").only(
+        *(field.attname for field in Approval._meta.concrete_fields if field.name not in ("schema", "why", "payload")),
+        "run__workflow",
+        "run__subject",
     )
 
 
 def inbox_count(user: AbstractBaseUser, limit: int = 100) -> int:
     """Length of the inbox, counted up to `limit` + 1."""
-    return inbox(user).values("pk")[: limit + 1].count()
+    return _mine(user).values("pk")[: limit + 1].count()
 
 
 def one(approval_id: uuid.UUID) -> Approval:

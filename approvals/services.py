@@ -99,9 +99,9 @@ def check_may_decide(actor: Actor, approval: Approval) -> None:
 
 
 def groups_of(user: AbstractBaseUser) -> set[str]:
-    """Names of the groups that a user is in."""
+    """Names of the groups that a user is in; no query where a page has prefetched them."""
     assert isinstance(user, PermissionsMixin)
-    return set(user.groups.values_list("name", flat=True))
+    return {group.name for group in user.groups.all()}
 
 
 def _check_open(actor: Actor, approval: Approval) -> None:
@@ -265,6 +265,7 @@ def _new_version(actor: Actor, approval: Approval, encoded: Any, reason: str) ->
     approval.version += 1
     approval.payload, approval.digest = display, codec.keyed_digest(encoded)
     approval.state, approval.decided_at, approval.decided_by, approval.reason = State.OPEN, None, "", ""
+    approval.title = _title(approval, encoded)
     approval.save()
     ApprovalVersion.objects.create(
         approval=approval,
@@ -276,6 +277,15 @@ def _new_version(actor: Actor, approval: Approval, encoded: Any, reason: str) ->
         by_user_id=actor.id,
         reason=reason,
     )
+
+
+def _title(approval: Approval, encoded: Any) -> str:
+    """What the call would do now, in the tool's words: the title must not go on naming the amount of the first version."""
+    tool = tool_of(approval)
+    if tool is None or tool.summary is None:
+        return approval.title
+    arguments = dict(tool.arguments.model_validate(codec.decode(encoded)))
+    return codec.clean_text(tool.summary(**arguments), 500)
 
 
 def _reopen(operation: Operation, approval: Approval) -> None:
@@ -292,7 +302,8 @@ def _reopen(operation: Operation, approval: Approval) -> None:
 def preview_edit(approval: Approval) -> Consequence:
     """What an edit would do now."""
     votes = waits.approvals_so_far(approval)
-    void = f" {votes} votes on version {approval.version} become void." if votes else ""
+    lost = "1 vote on version {} becomes void" if votes == 1 else f"{votes} votes on version {{}} become void"
+    void = f" {lost.format(approval.version)}." if votes else ""
     return Consequence(
         f"A new version {approval.version + 1} is up for decision.{void}", again=(approval.name,)
     )

@@ -114,7 +114,7 @@ class ApprovalWait:
 def _url(operation: Operation) -> str:
     """Address of the approval's page; "" where the console is not part of the site."""
     try:
-        return reverse("approvals:detail", args=[operation.pk])
+        return reverse("approvals:approval", args=[operation.pk])
     except NoReverseMatch:
         return ""
 

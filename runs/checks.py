@@ -3,13 +3,14 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from types import CodeType
 from typing import Any, get_type_hints
 
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from runs import registry
-from runs.workflow import GIVEN, TOOLS, WORKFLOWS, Step, Tool, Workflow
+from runs.workflow import GIVEN, TOOLS, WORKFLOWS, Goto, Step, Tool, Workflow
 
 
 @register("workflows")
@@ -47,7 +48,7 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
 
 def _check_workflow(workflow: Workflow) -> Iterator[CheckMessage]:
     for message, hint, where in workflow.mistakes:
-        yield Error(message, hint=hint.capitalize() + ".", obj=where, id="runs.E002")
+        yield Error(message, hint=f"{hint[:1].upper()}{hint[1:]}.", obj=where, id="runs.E002")
     if not workflow.steps:
         yield Error(
             f"workflow {workflow.name} has no steps",
@@ -75,36 +76,66 @@ def _check_workflow(workflow: Workflow) -> Iterator[CheckMessage]:
 
 def _check_gotos(step: Step) -> Iterator[CheckMessage]:
     """Every `Goto(x)` in the body whose target can be told from the source."""
+    fn = inspect.unwrap(step.fn)
     try:
-        source = textwrap.dedent(inspect.getsource(step.fn))
-        tree = ast.parse(source)
+        # Under an `if`, a body of any indentation parses, also one that holds a text with lines further left.
+        tree = ast.parse("if True:\n" + _indented(inspect.getsource(fn)))
     except (OSError, SyntaxError):
         return  # no source to read, such as in a zip application: the engine checks at run time
-    names = inspect.getclosurevars(step.fn)
-    known = {**names.builtins, **names.globals, **names.nonlocals}
+    nonlocals = inspect.getclosurevars(fn).nonlocals
+    local = _local_names(fn.__code__) - nonlocals.keys()
+    known = {name: value for name, value in {**fn.__globals__, **nonlocals}.items() if name not in local}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Goto" and node.args):
+        if not (isinstance(node, ast.Call) and _is_goto(node.func, known)):
             continue
-        target, where = node.args[0], f"{step.file}:{step.line + node.lineno - 1}"
-        missing = None
-        if isinstance(target, ast.Constant) and isinstance(target.value, str):
-            if target.value not in step.workflow.steps:
-                missing = target.value
-        elif isinstance(target, ast.Name) and target.id not in known and target.id not in step.fn.__code__.co_varnames:
-            missing = target.id
-        elif isinstance(target, ast.Name) and target.id in known:
-            value = known[target.id]
-            if isinstance(value, Step) and value.workflow is not step.workflow:
-                missing = f"{value.name} (a step of {value.workflow.name})"
-            elif not isinstance(value, Step | str):
-                missing = f"{target.id} (not a step)"
-        if missing is not None:
-            yield Error(
-                f"step {step.name} of {step.workflow.name} goes to {missing}, which is not a step of it",
-                hint=f"Its steps are {', '.join(step.workflow.steps)}.",
-                obj=where,
-                id="runs.E005",
-            )
+        keywords = [k.value for k in node.keywords if k.arg == "step"]
+        for target in [*node.args[:1], *keywords]:
+            missing = _missing(step, target, known, local)
+            if missing is not None:
+                yield Error(
+                    f"step {step.name} of {step.workflow.name} goes to {missing}, which is not a step of it",
+                    hint=f"Its steps are {', '.join(step.workflow.steps)}.",
+                    obj=f"{step.file}:{step.line + node.lineno - 2}",
+                    id="runs.E005",
+                )
+
+
+def _indented(source: str) -> str:
+    return source if source[:1].isspace() else textwrap.indent(source, " ", lambda line: True)
+
+
+def _local_names(code: CodeType) -> set[str]:
+    """Names that the code, or a function inside it, binds itself: what they hold is known at run time only."""
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    return {*code.co_varnames, *code.co_cellvars}.union(*(_local_names(c) for c in inner))
+
+
+def _is_goto(called: ast.expr, known: Mapping[str, Any]) -> bool:
+    if isinstance(called, ast.Name):
+        return known.get(called.id) is Goto
+    return isinstance(called, ast.Attribute) and called.attr == "Goto"
+
+
+def _missing(step: Step, target: ast.expr, known: Mapping[str, Any], local: Set[str]) -> str | None:
+    """How to name a target that is no step of the workflow; None if it is one, or cannot be told."""
+    if isinstance(target, ast.Constant):
+        value = target.value
+    elif isinstance(target, ast.Name) and target.id not in local:
+        if target.id not in known:
+            return target.id
+        value = known[target.id]
+    else:
+        return None
+    if isinstance(value, Step):
+        same = value.workflow is step.workflow
+        return (
+            None
+            if same
+            else f"{value.name} (a step of {value.workflow.name} version {value.workflow.version})"
+        )
+    if isinstance(value, str):
+        return None if value in step.workflow.steps else repr(value)
+    return f"{ast.unparse(target)} (not a step)"
 
 
 def _check_tool(tool: Tool) -> Iterator[CheckMessage]:
@@ -126,6 +157,7 @@ def _check_tool(tool: Tool) -> Iterator[CheckMessage]:
             obj=tool.where,
             id="runs.E007",
         )
+    yield from _check_types(tool)
     if "return" not in hints:
         yield Error(
             f"tool {tool.name} does not say what it returns",
@@ -161,3 +193,20 @@ def _check_tool(tool: Tool) -> Iterator[CheckMessage]:
             obj=tool.where,
             id="runs.E011",
         )
+
+
+def _check_types(tool: Tool) -> Iterator[CheckMessage]:
+    """Types that cannot be validated, or for which no schema can be made, would be a surprise at the first call."""
+    for what, make, code in (
+        ("arguments", lambda: tool.arguments, "E007"),
+        ("answer", lambda: tool.returns, "E008"),
+    ):
+        try:
+            make()
+        except Exception as error:  # pydantic raises errors of its own, and whatever a type's own hooks raise
+            yield Error(
+                f"the {what} of tool {tool.name} cannot be validated: {str(error).splitlines()[0]}",
+                hint="Use types that pydantic knows: text, numbers, datetimes, lists, dicts, dataclasses, pydantic models.",
+                obj=tool.where,
+                id=f"runs.{code}",
+            )

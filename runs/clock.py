@@ -5,6 +5,7 @@ the one row of `runs_clock`. Beats and leases use `statement_timestamp()`, which
 """
 
 from datetime import datetime, timedelta
+from typing import cast
 
 from django.db import connection
 from django.db.models import DateTimeField, Func
@@ -32,5 +33,5 @@ def shift(delta: timedelta) -> None:
         cursor.execute(
             "INSERT INTO runs_clock (id, shift) VALUES (1, %s)"
             " ON CONFLICT (id) DO UPDATE SET shift = runs_clock.shift + excluded.shift",
-            [delta],
+            [cast(str, delta)],  # psycopg adapts a timedelta; the stubs do not know
         )

@@ -21,9 +21,10 @@ from typing import Any
 from django.conf import settings
 from pydantic import BaseModel
 
-#: Marks a tagged value. A plain dict that holds this key itself is escaped, so that data stays data (FAULTS X14).
+#: Marks a tagged value. A plain dict that holds this key itself is escaped, so that data stays data.
 TAG = "$agentops"
 MAX_DEPTH = 200
+LARGEST_INTEGER = 10**4300
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -36,7 +37,9 @@ def _tag(kind: str, value: Any) -> dict[str, Any]:
 
 
 def encode(value: Any, *, path: str = "$", lenient: bool = False) -> Any:
-    """Return `value` as plain JSON with tagged datetimes, dates, timedeltas, Decimals, UUIDs and bytes-free.
+    """Return `value` as plain JSON, with datetimes, dates, timedeltas, Decimals and UUIDs as tagged values.
+
+    Whatever comes out is the same after it was stored as jsonb and read again, so that its digest holds.
 
     With `lenient`, what cannot be held becomes a visible marker instead of an error.
 
@@ -48,8 +51,10 @@ def encode(value: Any, *, path: str = "$", lenient: bool = False) -> Any:
 
 def _encode(value: Any, path: str, lenient: bool, depth: int) -> Any:
     kind = type(value)
-    if value is None or kind is bool or kind is int:
+    if value is None or kind is bool:
         return value
+    if kind is int:
+        return _integer(value, path, lenient)
     if kind is str:
         if _UNSTORABLE.search(value):
             if not lenient:
@@ -59,7 +64,7 @@ def _encode(value: Any, path: str, lenient: bool, depth: int) -> Any:
         return value
     if kind is float:
         if math.isfinite(value):
-            return value
+            return _tag("float", repr(value)) if _changes_in_jsonb(value) else value
         if lenient:
             return f"⟦{value}⟧"
         raise NotRecordable(f"{path} is {value}, which JSON cannot hold")
@@ -85,14 +90,17 @@ def _encode(value: Any, path: str, lenient: bool, depth: int) -> Any:
         return _encode(value.value, path, lenient, depth + 1)
     if isinstance(value, str):
         return _encode(str(value), path, lenient, depth)
-    if isinstance(value, bool | int):
-        return int(value)
+    if isinstance(value, int):
+        return _integer(int(value), path, lenient)
+    if isinstance(value, float):
+        return _encode(float(value), path, lenient, depth)
     if isinstance(value, datetime):
         return _tag("datetime", value.isoformat())
     if isinstance(value, date):
         return _tag("date", value.isoformat())
     if isinstance(value, timedelta):
-        return _tag("timedelta", value.total_seconds())
+        # Not total_seconds(): as a float it loses microseconds of long spans.
+        return _tag("timedelta", str(Decimal(value // timedelta(microseconds=1)).scaleb(-6)))
     if isinstance(value, Decimal):
         if value.is_finite():
             return _tag("decimal", str(value))
@@ -112,23 +120,42 @@ def _encode(value: Any, path: str, lenient: bool, depth: int) -> Any:
     )
 
 
+def _integer(value: int, path: str, lenient: bool) -> Any:
+    """`value` if Python turns it to text and back (sys.set_int_max_str_digits) and jsonb holds it: 4300 digits."""
+    if abs(value) < LARGEST_INTEGER:
+        return value
+    if lenient:
+        return "⟦an integer of more than 4300 digits⟧"
+    raise NotRecordable(f"{path} is an integer of more than 4300 digits")
+
+
+def _changes_in_jsonb(value: float) -> bool:
+    """jsonb holds decimals: it writes out 1e16 as an integer and has no minus zero, so that digests would differ."""
+    return abs(value) >= 1e16 or (value == 0 and math.copysign(1, value) < 0)
+
+
 _DECODERS: dict[str, Any] = {
-    "dict": lambda v: {k: decode(x) for k, x in v.items()},
+    "dict": lambda v: {key: decode(v[key]) for key in sorted(v)},
     "datetime": datetime.fromisoformat,
     "date": date.fromisoformat,
-    "timedelta": lambda v: timedelta(seconds=v),
+    "float": float,
+    "timedelta": lambda v: timedelta(microseconds=int(Decimal(v).scaleb(6))),
     "decimal": Decimal,
     "uuid": uuid.UUID,
 }
 
 
 def decode(value: Any) -> Any:
-    """Inverse of `encode`. Raises KeyError for a tag that this version does not know."""
+    """Inverse of `encode`. Raises KeyError for a tag that this version does not know.
+
+    Keys come in sorted order: jsonb has an order of its own, and what a step makes of an answer (the text of a prompt, say)
+    must be the same when the answer is new and when it was recorded.
+    """
     if isinstance(value, dict):
         kind = value.get(TAG)
         if kind is not None:
             return _DECODERS[kind](value["v"])
-        return {key: decode(item) for key, item in value.items()}
+        return {key: decode(value[key]) for key in sorted(value)}
     if isinstance(value, list):
         return [decode(item) for item in value]
     return value
@@ -136,7 +163,9 @@ def decode(value: Any) -> Any:
 
 def canonical(encoded: Any) -> bytes:
     """The one text of an encoded value: sorted keys, no spaces, UTF-8. Digests are made from it."""
-    return json.dumps(encoded, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        encoded, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def digest(encoded: Any) -> str:
@@ -167,7 +196,9 @@ def plain(encoded: Any) -> Any:
     if isinstance(encoded, dict):
         if TAG in encoded:
             inner = encoded["v"]
-            return plain(inner) if isinstance(inner, dict) else str(inner)
+            if encoded[TAG] == "dict":  # data that holds the key of a tag itself: not a tag, whatever it says
+                return {key: plain(item) for key, item in inner.items()}
+            return str(inner)
         return {key: plain(item) for key, item in encoded.items()}
     if isinstance(encoded, list):
         return [plain(item) for item in encoded]
@@ -178,3 +209,12 @@ def clean_text(text: str, limit: int = 100_000) -> str:
     """`text` as PostgreSQL can store it, cut to `limit` characters with a visible mark."""
     clean: str = _encode(text, "$", True, 0)
     return clean if len(clean) <= limit else clean[:limit] + f"… ⟦{len(clean) - limit} more characters⟧"
+
+
+def error_text(error: BaseException, limit: int = 10_000) -> str:
+    """What an error says, defensively: one that cannot be printed must not hide itself."""
+    try:
+        text = str(error)
+    except Exception as inner:
+        text = f"(its text could not be made: {type(inner).__name__})"
+    return clean_text(text or type(error).__name__, limit)

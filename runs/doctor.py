@@ -14,6 +14,7 @@ from django.apps import apps
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
+from django.db.models import Model
 from django.utils.module_loading import autodiscover_modules
 
 from runs import registry, states
@@ -63,7 +64,8 @@ class Snapshot:
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a small answer."""
         self.cursor.execute(sql, {"grace": self.grace, **parameters})
-        return self.cursor.fetchall()
+        found: list[tuple[Any, ...]] = self.cursor.fetchall()
+        return found
 
     def stream(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a large answer, read through a cursor in the server a thousand at a time."""
@@ -101,6 +103,10 @@ INSTALLATION: list[Check] = []
 SCHEMA: list[Check] = []
 #: Of the data; they need the schema.
 DATA: list[Check] = []
+
+
+#: Findings of these mean that checks of the data would stumble over what is missing.
+INCOMPLETE = frozenset({"migrations", "missing_functions", "missing_columns"})
 
 
 def installation(function: Check) -> Check:
@@ -145,7 +151,7 @@ def run_checks(checks: Iterable[Check], at: Snapshot) -> list[Problem]:
 def examine(grace: float | None = None, begun: Callable[[str], None] = lambda name: None) -> list[Problem]:
     """Run every check in one snapshot; `begun` is told the name of each before it starts.
 
-    Where the schema is incomplete, the data is not examined: its checks would stumble over what is missing.
+    Where the schema is incomplete, the data is not examined.
     """
     load()
     with transaction.atomic(), connection.cursor() as cursor:
@@ -155,8 +161,10 @@ def examine(grace: float | None = None, begun: Callable[[str], None] = lambda na
         for check in (*INSTALLATION, *SCHEMA):
             begun(name_of(check))
             problems += run_checks([check], at)
-        if any(problem.check in ("migrations", "missing_functions") for problem in problems):
-            advice = "The data was not examined, since the schema is incomplete: put that right, then look again."
+        if any(problem.check in INCOMPLETE for problem in problems):
+            advice = (
+                "The data was not examined, since the schema is incomplete: put that right, then look again."
+            )
             return [*problems, Problem("data", ERROR, len(DATA), [], advice)]
         for check in DATA:
             begun(name_of(check))
@@ -183,7 +191,9 @@ FUNCTIONS = (
     "agentops_append_only",
     "agentops_check_transition",
 )
-_SCHEMA_ADVICE = "Run `manage.py migrate`; if that says that nothing is left to do, compare with docs/schema.md."
+_SCHEMA_ADVICE = (
+    "Run `manage.py migrate`; if that says that nothing is left to do, compare with docs/schema.md."
+)
 
 
 @schema
@@ -196,6 +206,30 @@ def missing_functions(at: Snapshot) -> Iterator[Finding]:
         _SCHEMA_ADVICE,
         names=list(FUNCTIONS),
     )
+
+
+@schema
+def missing_columns(at: Snapshot) -> Iterator[Finding]:
+    """A table, or a column of it, that the models declare is not in the database."""
+    wanted = [
+        (m._meta.db_table, field.column)
+        for m in _models()
+        for field in m._meta.concrete_fields
+        if field.column
+    ]
+    return at.find(
+        ERROR,
+        "SELECT wanted.place || '.' || wanted.name FROM unnest(%(places)s::text[], %(names)s::text[]) AS wanted (place, name)"
+        " WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = to_regclass(wanted.place)"
+        "   AND a.attname = wanted.name AND NOT a.attisdropped)",
+        _SCHEMA_ADVICE,
+        places=[table for table, _ in wanted],
+        names=[name for _, name in wanted],
+    )
+
+
+def _models() -> list[type[Model]]:
+    return [model for label in ("runs", "approvals") for model in apps.get_app_config(label).get_models()]
 
 
 @schema
@@ -218,14 +252,19 @@ def missing_triggers(at: Snapshot) -> Iterator[Finding]:
 @schema
 def state_chart(at: Snapshot) -> Iterator[Finding]:
     """The trigger allows other moves than the chart in the code (`runs.states.TRANSITIONS`)."""
-    found = at.rows("SELECT prosrc FROM pg_proc WHERE proname = 'agentops_check_transition' AND pg_function_is_visible(oid)")
+    found = at.rows(
+        "SELECT prosrc FROM pg_proc WHERE proname = 'agentops_check_transition' AND pg_function_is_visible(oid)"
+    )
     if not found:
         return iter(())  # missing_functions says so
     in_trigger = frozenset(re.findall(r"\('(\w+)', '(\w+)'\)", found[0][0]))
     different = sorted(in_trigger ^ states.allowed_pairs())
     return at.collect(
         ERROR,
-        (f"{old} to {new}: only in the {'trigger' if (old, new) in in_trigger else 'code'}" for old, new in different),
+        (
+            f"{old} to {new}: only in the {'trigger' if (old, new) in in_trigger else 'code'}"
+            for old, new in different
+        ),
         "Code and database are of different versions: install the code that belongs to the database, or migrate.",
     )
 
@@ -233,9 +272,8 @@ def state_chart(at: Snapshot) -> Iterator[Finding]:
 @schema
 def missing_constraints(at: Snapshot) -> Iterator[Finding]:
     """A constraint or index that the models declare is not in the database, not valid, or not ready."""
-    models = [model for label in ("runs", "approvals") for model in apps.get_app_config(label).get_models()]
-    constraints = [(m._meta.db_table, c.name) for m in models for c in m._meta.constraints]
-    indexes = [(m._meta.db_table, i.name) for m in models for i in m._meta.indexes]
+    constraints = [(m._meta.db_table, c.name) for m in _models() for c in m._meta.constraints]
+    indexes = [(m._meta.db_table, i.name) for m in _models() for i in m._meta.indexes]
     wanted = constraints + indexes
     return at.find(
         ERROR,
@@ -320,7 +358,8 @@ def silent_worker(at: Snapshot) -> Iterator[Finding]:
     """A worker has not beaten for long, and its row is still open."""
     return at.find(
         WARNING,
-        "SELECT 'worker ' || w.id || ' on ' || w.host FROM runs_worker w WHERE w.closed_at IS NULL AND " + _LEASE_OVER,
+        "SELECT 'worker ' || w.id || ' on ' || w.host FROM runs_worker w WHERE w.closed_at IS NULL AND "
+        + _LEASE_OVER,
         "The sweep of any other worker closes these rows: start one with `manage.py worker`.",
     )
 
@@ -600,5 +639,3 @@ def policy_of_nothing(at: Snapshot) -> Iterator[Finding]:
         steps=sorted({f"{workflow.name}/{step}" for workflow in workflows for step in workflow.steps}),
         tools=[tool.name for tool in registry.tools()],
     )
-
-

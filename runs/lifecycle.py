@@ -6,13 +6,13 @@ Every function here expects an open transaction in which `lock_run` has locked t
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection
 from psycopg.types.json import Jsonb
 
-from runs import clock, waits
+from runs import clock, codec, waits
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus
 from runs.registry import COMPENSATE
@@ -56,7 +56,14 @@ def append_event(run: Run, kind: str, actor: Actor, reason: str = "", /, **data:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT agentops_append_event(%s, %s, %s, %s, %s, %s)",
-            [run.pk, kind, actor.id, actor.name, reason, Jsonb(data)],
+            [
+                run.pk,
+                kind,
+                actor.id,
+                codec.clean_text(actor.name, 200),
+                codec.clean_text(reason, 10_000),
+                cast(str, Jsonb(codec.encode(data, lenient=True))),
+            ],
         )
         run.event_seq = cursor.fetchone()[0]
 
@@ -143,7 +150,9 @@ def ask_person(run: Run, kind: AttentionKind, reason: str, actor: Actor, **data:
     append_event(run, "attention", actor, reason, kind=kind, step=run.step, visit=run.step_seq, **data)
 
 
-def end(run: Run, status: Status, actor: Actor, *, reason: str = "", kind: FailureKind | None = None, **data: Any) -> None:
+def end(
+    run: Run, status: Status, actor: Actor, *, reason: str = "", kind: FailureKind | None = None, **data: Any
+) -> None:
     """Bring the run to a terminal status, unless an effect is in doubt: then a person is asked first."""
     doubtful = pending_effects(run)
     if doubtful:
@@ -214,5 +223,3 @@ def rearm_after_outcome(run: Run, actor: Actor) -> bool:
     requeue(run)
     append_event(run, "resumed", actor, "the outcome arrived")
     return True
-
-

@@ -64,7 +64,8 @@ def _openai(request: dict[str, Any], timeout: float) -> dict[str, Any]:
     body: dict[str, Any] = {"model": request["model"], "messages": request["messages"]}
     if request["tools"]:
         body["tools"] = [
-            {"type": "function", "function": {"name": t["name"], "parameters": t["schema"]}} for t in request["tools"]
+            {"type": "function", "function": {"name": t["name"], "parameters": t["schema"]}}
+            for t in request["tools"]
         ]
     if request["output"] is not None:
         schema = {"name": "output", "schema": request["output"]}
@@ -95,5 +96,7 @@ def reply(model: str, answer: dict[str, Any], output_type: Any) -> Reply:
         try:
             output = TypeAdapter(output_type).validate_python(json.loads(text))
         except (ValidationError, json.JSONDecodeError) as error:
-            raise ToolFailed(model, "InvalidAnswer", f"the model's output is not what was asked for: {error}") from error
+            raise ToolFailed(
+                model, "InvalidAnswer", f"the model's output is not what was asked for: {error}"
+            ) from error
     return Reply(text, output, model, dict(answer.get("usage") or {}))

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from runs.models import Policy
 from runs.workflow import Retry, Step, Tool
@@ -29,7 +30,7 @@ class Limits:
         """These limits with what `row` says in place; its empty columns leave them as they are."""
         if row is None:
             return self
-        given = {
+        given: dict[str, Any] = {
             "max_attempts": row.max_attempts,
             "backoff_base": row.backoff_base_s,
             "backoff_max": row.backoff_max_s,
@@ -73,5 +74,3 @@ def for_tool(tool: Tool, overrides: Overrides) -> Limits:
 
 def paused_workflows(overrides: Overrides) -> list[str]:
     return sorted(name for (scope, name), p in overrides.items() if scope == "workflow" and p.paused)
-
-

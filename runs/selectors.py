@@ -3,15 +3,17 @@
 Each function makes a fixed number of queries, however many rows it answers.
 """
 
+import hashlib
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Model, Q, QuerySet
+from django.db.models.functions import Right
 
 from runs import clock, policies, registry, waits
 from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal, Worker
@@ -19,8 +21,12 @@ from runs.models.operation import OpStatus
 from runs.states import AttentionKind, FailureKind, Hold, Status
 from runs.workflow import Retry
 
-#: Rows of one kind that the page of a run shows; more is said to be more (`RunDetail.cut`).
-ROWS = 1000
+#: Rows of one kind that the page of a run shows; more is said to be more.
+ROWS = 200
+#: Attempts on one page of a run; older ones are on the next.
+ATTEMPTS = 50
+#: Characters from the end of a traceback that the page of a run shows; the attempt's own page has all of it.
+TRACEBACK = 6000
 #: A count stops here: "1,000+".
 COUNT_LIMIT = 1000
 
@@ -35,12 +41,22 @@ _PAYLOADS = (
     "external",
     "event_head",
 )
+OPERATION_PAYLOADS = (
+    "request",
+    "request_sealed",
+    "approved",
+    "approved_sealed",
+    "response",
+    "response_sealed",
+    "result",
+    "result_sealed",
+)
 
 
 # --- lists -------------------------------------------------------------------------------------------------------------
 
 
-def runs(*, status: str = "", workflow: str = "", subject: str = "") -> QuerySet[Run]:
+def runs(*, status: str = "", workflow: str = "", subject: str = "", search: str = "") -> QuerySet[Run]:
     """Runs without their payloads, newest first; "" means any. Page it by key (`id`)."""
     found = Run.objects.defer(*_PAYLOADS).order_by("-id")
     if status:
@@ -49,12 +65,28 @@ def runs(*, status: str = "", workflow: str = "", subject: str = "") -> QuerySet
         found = found.filter(workflow=workflow)
     if subject:
         found = found.filter(subject=subject)
+    if search:
+        found = found.filter(_matching(search))
     return found
 
 
-def dead_letters(workflow: str = "") -> QuerySet[Run]:
+def _matching(text: str) -> Q:
+    """Runs whose id begins with `text`, or whose subject, start key or reason (the error) contains it."""
+    # PostgreSQL refuses a NUL in a parameter, and no row holds one.
+    text = text.replace("\x00", "")
+    found = Q(subject__icontains=text) | Q(start_key__icontains=text) | Q(reason__icontains=text)
+    digits = text.replace("-", "").lower()
+    if digits and len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
+        # A range of the primary key: a prefix of the text would look at every row.
+        first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
+        found |= Q(pk__gte=first, pk__lte=last)
+    return found
+
+
+def dead_letters(*, workflow: str = "", subject: str = "", search: str = "") -> QuerySet[Run]:
     """Failed runs that no workflow asked to fail: somebody should look at each. Newest first."""
-    return runs(status=Status.FAILED, workflow=workflow).exclude(failure_kind=FailureKind.DECLARED)
+    failed = runs(status=Status.FAILED, workflow=workflow, subject=subject, search=search)
+    return failed.exclude(failure_kind=FailureKind.DECLARED)
 
 
 def attention() -> QuerySet[Run]:
@@ -74,42 +106,185 @@ def counts(*, workflow: str = "") -> dict[str, int]:
         return dict(cursor.fetchall())
 
 
+_NEEDS = """
+SELECT
+    (SELECT count(*) FROM (SELECT FROM runs_run WHERE status = 'attention' LIMIT %(limit)s) AS counted),
+    (SELECT count(*) FROM (
+        SELECT FROM runs_run WHERE status = 'failed' AND failure_kind <> 'declared' LIMIT %(limit)s) AS counted),
+    (SELECT count(*) FROM (
+        SELECT FROM runs_operation WHERE status = 'open' AND kind = 'approval' LIMIT %(limit)s) AS counted)
+"""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """How many things wait for a person, each counted up to COUNT_LIMIT + 1."""
+
+    attention: int
+    dead_letters: int
+    approvals: int
+
+    @property
+    def any(self) -> bool:
+        return bool(self.attention or self.dead_letters or self.approvals)
+
+
+def needs() -> Needs:
+    """What needs people. One query."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NEEDS, {"limit": COUNT_LIMIT + 1})
+        return Needs(*cursor.fetchone())
+
+
 # --- one run -----------------------------------------------------------------------------------------------------------
+
+#: Parts of a run's record that its page shows one at a time, with what each is read from and its order.
+RECORD: dict[str, tuple[type[Model], str]] = {
+    "messages": (Message, "id"),
+    "logs": (LogLine, "id"),
+    "signals": (Signal, "id"),
+    "events": (Event, "seq"),
+}
+
+_VERSION = """
+SELECT
+    (SELECT concat_ws('/', xmin, wake_at <= agentops_now(),
+        (SELECT concat_ws('/', closed_at, reaped_at, beat_until > statement_timestamp())
+         FROM runs_worker WHERE id = runs_run.worker_id),
+        EXISTS (SELECT FROM runs_worker WHERE runs_run.queue = ANY (queues)
+            AND closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()))
+     FROM runs_run WHERE id = %(run)s),
+    (SELECT sum(xmin::text::bigint) FROM runs_policy),
+    (SELECT sum(xmin::text::bigint) FROM runs_operation WHERE run_id = %(run)s),
+    (SELECT sum(xmin::text::bigint) FROM runs_signal WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_operation WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_attempt WHERE run_id = %(run)s),
+    (SELECT count(*) FILTER (WHERE outcome IN ('failed', 'timed_out', 'crashed')) FROM runs_attempt WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_message WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_log_line WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_signal WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_event WHERE run_id = %(run)s),
+    (SELECT count(*) FROM runs_operation WHERE run_id = %(run)s AND status = 'pending')
+"""
+
+
+@dataclass(frozen=True)
+class Version:
+    """What the page of a run was made from: `tag` changes whenever something on it would."""
+
+    tag: str
+    operations: int
+    attempts: int
+    failed: int
+    messages: int
+    logs: int
+    signals: int
+    events: int
+    pending: int
+
+
+def version(run_id: uuid.UUID) -> Version:
+    """The version of a run's data, one query. Rows are told apart by the transaction that wrote them (`xmin`).
+
+    Raises Run.DoesNotExist.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_VERSION, {"run": run_id})
+        row = cursor.fetchone()
+    if row[0] is None:
+        raise Run.DoesNotExist
+    tag = hashlib.sha256(repr(row).encode()).hexdigest()[:20]
+    return Version(tag, *row[4:])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a run's attempts a page begins: before this visit and try."""
+
+    visit: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.visit}.{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Place | None":
+        """None for what is no place."""
+        visit, _, number = text.partition(".")
+        small = visit.isascii() and number.isascii() and len(text) < 20
+        return cls(int(visit), int(number)) if small and visit.isdigit() and number.isdigit() else None
 
 
 @dataclass(frozen=True)
 class RunDetail:
-    """A run and everything that `runs` knows about it. `cut` names what is longer than shown."""
+    """A run and a page of what belongs to it."""
 
     run: Run
+    now: datetime
     why: "Why"
-    attempts: list[Attempt]
+    attempts: Sequence[Attempt]
+    """Newest first, one page of them; `traceback` holds its last TRACEBACK characters, `state_after` is not read."""
+    earlier: Place | None
+    """Where the page of earlier attempts begins; None where there are none."""
     operations: list[Operation]
-    messages: list[Message]
-    logs: list[LogLine]
-    signals: list[Signal]
-    events: list[Event]
-    cut: frozenset[str] = field(default_factory=frozenset)
+    """Of the visits that `attempts` shows, oldest first, without payloads."""
+    operations_cut: bool
+    """There are more than shown."""
+    limit: int
+    """Tries that the present step may spend."""
+    record: list[Any]
+    """Rows of the chosen part of the record, newest first."""
 
 
-def detail(run_id: uuid.UUID) -> RunDetail:
-    """One run for its page. Attempts and events newest first, the rest in the order in which it came about.
+def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) -> RunDetail:
+    """One run for its page, the newest attempts or those before a place. At most eight queries.
 
     Raises Run.DoesNotExist.
     """
-    run = Run.objects.get(pk=run_id)
-    sources: dict[str, QuerySet[Any]] = {
-        "attempts": Attempt.objects.filter(run_id=run_id).order_by("-step_seq", "-attempt_no"),
-        "operations": Operation.objects.filter(run_id=run_id).order_by("step_seq", "ordinal", "started_at"),
-        "messages": Message.objects.filter(run_id=run_id).order_by("id"),
-        "logs": LogLine.objects.filter(run_id=run_id).order_by("id"),
-        "signals": Signal.objects.filter(run_id=run_id).order_by("id"),
-        "events": Event.objects.filter(run_id=run_id).order_by("-seq"),
-    }
-    rows: dict[str, list[Any]] = {name: list(source[: ROWS + 1]) for name, source in sources.items()}
-    cut = frozenset(name for name, found in rows.items() if len(found) > ROWS)
-    shown = {name: found[:ROWS] for name, found in rows.items()}
-    return RunDetail(run, why(run), cut=cut, **shown)
+    run = Run.objects.annotate(read_at=clock.Now()).defer(*_PAYLOADS).get(pk=run_id)
+    tries = Attempt.objects.filter(run_id=run_id).order_by("-step_seq", "-attempt_no")
+    if before is not None:
+        tries = tries.filter(
+            Q(step_seq__lt=before.visit) | Q(step_seq=before.visit, attempt_no__lt=before.number)
+        )
+    narrow = tries.defer("traceback", "state_after").annotate(trace_end=Right("traceback", TRACEBACK))
+    attempts = list(narrow[: ATTEMPTS + 1])
+    more, attempts = len(attempts) > ATTEMPTS, attempts[:ATTEMPTS]
+    last = attempts[-1] if attempts else None
+    operations = _operations(run, attempts, newest=before is None)
+    facts = _Facts.gather([run], now=run.read_at, attempts=attempts[:1] if before is None else None)
+    return RunDetail(
+        run=run,
+        now=run.read_at,
+        why=_why(run, facts),
+        attempts=attempts,
+        earlier=Place(last.step_seq, last.attempt_no) if more and last else None,
+        operations=operations[:ROWS],
+        operations_cut=len(operations) > ROWS,
+        limit=_limit_of_step(run, facts.overrides),
+        record=_record(run_id, part),
+    )
+
+
+def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> list[Operation]:
+    """Operations of the visits of these attempts, with those still going on if they are the newest; up to ROWS + 1."""
+    chosen = Operation.objects.filter(run_id=run.pk)
+    if attempts:
+        chosen = chosen.filter(step_seq__gte=attempts[-1].step_seq)
+        if not newest:
+            chosen = chosen.filter(step_seq__lte=attempts[0].step_seq)
+    elif not newest:
+        return []
+    latest = chosen.defer(*OPERATION_PAYLOADS).order_by("-step_seq", "-ordinal")[: ROWS + 1]
+    return sorted(latest, key=lambda one: (one.step_seq, one.ordinal, one.started_at))
+
+
+def _record(run_id: uuid.UUID, part: str) -> list[Any]:
+    """The newest rows of one part of the record, at most ROWS; nothing for a name that is no part."""
+    if part not in RECORD:
+        return []
+    model, key = RECORD[part]
+    return list(model._default_manager.filter(run_id=run_id).order_by(f"-{key}")[:ROWS])
 
 
 # --- why is it not moving? -----------------------------------------------------------------------------------------------
@@ -158,7 +333,14 @@ class _Facts:
     served: frozenset[str]
 
     @classmethod
-    def gather(cls, some: Sequence[Run]) -> "_Facts":
+    def gather(
+        cls,
+        some: Sequence[Run],
+        *,
+        now: datetime | None = None,
+        attempts: Sequence[Attempt] | None = None,
+    ) -> "_Facts":
+        """`now` and `attempts` (the last one of each run) save a query each, where they are known already."""
         by_status: dict[str, list[Run]] = defaultdict(list)
         for run in some:
             by_status[run.status].append(run)
@@ -177,11 +359,11 @@ class _Facts:
                 else:
                     retries[operation.run_id] = operation
         return cls(
-            now=clock.now(),
+            now=now or clock.now(),
             overrides=policies.load(),
             waits=opened,
             retries=retries,
-            errors=_last_attempts(retrying),
+            errors=_last_attempts(retrying) if attempts is None else {one.run_id: one for one in attempts},
             workers=Worker.objects.in_bulk(holders) if holders else {},
             served=_served_queues() if by_status[Status.QUEUED] or waiting or retrying else frozenset(),
         )
@@ -252,7 +434,7 @@ def _held(run: Run, facts: _Facts) -> str:
 
 def _why_running(run: Run, facts: _Facts) -> Why:
     worker = facts.workers.get(run.worker_id) if run.worker_id else None
-    name = str(run.worker_id)[-8:]
+    name = str(run.worker_id)[:13]
     if worker is None or worker.closed_at is not None:
         return Why(f"its worker {name} has ended; another one takes the run over")
     cancel = (

@@ -92,9 +92,13 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("ask_person", WORKER, (RUN,), (ATT,), "in doubt, diverged or compensation failed"),
     Transition("complete", WORKER, (RUN,), (Status.COMPLETED,), "the body returned Complete"),
     Transition("fail", WORKER, (RUN,), (Status.FAILED,), "Fail, exhausted or not retryable"),
-    Transition("cancel_seen", WORKER, (RUN,), (Status.CANCELLED, CANC, ATT), "the worker saw cancel_requested"),
+    Transition(
+        "cancel_seen", WORKER, (RUN,), (Status.CANCELLED, CANC, ATT), "the worker saw cancel_requested"
+    ),
     Transition("hand_back", WORKER, (RUN,), (Q, CANC), "a worker stopped gracefully or does not execute it"),
-    Transition("take_over", WORKER, (RUN,), (Q, RETRY, CANC, ATT, Status.FAILED), "its worker died or it overran"),
+    Transition(
+        "take_over", WORKER, (RUN,), (Q, RETRY, CANC, ATT, Status.FAILED), "its worker died or it overran"
+    ),
     Transition("deadline", CLOCK, (RUN,), (Status.FAILED, ATT), "the run's deadline passed"),
     Transition("outcome", WORKER, (ATT,), (Q, CANC), "the outcome somebody was asked about arrived"),
     Transition("cancel", PERSON, (Q, WAIT, RETRY, ATT), (Status.CANCELLED, CANC), "nothing is in doubt"),
@@ -128,7 +132,9 @@ def mermaid() -> str:
     lines = ["stateDiagram-v2", "    [*] --> queued: start"]
     for t in TRANSITIONS:
         lines += [
-            f"    {source.value} --> {target.value}: {t.event}" for source in t.sources for target in t.targets
+            f"    {source.value} --> {target.value}: {t.event}"
+            for source in t.sources
+            for target in t.targets
         ]
     lines += [f"    {s.value} --> [*]" for s in Status if s in (Status.CANCELLED, Status.COMPLETED)]
     return "\n".join(lines)

@@ -1,8 +1,28 @@
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 
 from runs import webhooks
+from runs.views import doubt, lists, page, starting, verbs
 
 app_name = "runs"
+
+_run = "runs/<uuid:run_id>/"
+_operation = f"{_run}operations/<uuid:operation_id>/"
+
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("runs/", lists.runs, name="list"),
+    path("runs/start/", starting.workflows, name="start"),
+    path("runs/start/<str:workflow>/", starting.start, name="start_workflow"),
+    path(_run, page.run, name="run"),
+    path(f"{_run}attempts/<int:visit>/<int:number>/", page.attempt, name="attempt"),
+    path(f"{_run}values/<slug:what>/", page.value, name="value"),
+    path(_operation, page.operation, name="operation"),
+    path(f"{_operation}values/<slug:what>/", page.operation_value, name="operation_value"),
+    path(f"{_run}retry/", verbs.retry, name="retry"),
+    path(f"{_run}cancel/", verbs.cancel, name="cancel"),
+    path(f"{_run}force-resume/", verbs.force_resume, name="force_resume"),
+    path(f"{_run}signal/", verbs.signal, name="signal"),
+    path(f"{_operation}answer/", doubt.answer, name="answer_doubt"),
+    path("workers/<uuid:worker_id>/gone/", doubt.declare_gone, name="declare_gone"),
     path("webhooks/<slug:source>", webhooks.receive, name="webhook"),
+    path("", include("runs.limits_urls")),
 ]

@@ -62,7 +62,9 @@ def kind(name: str) -> WaitKind:
     return _KINDS[name]
 
 
-def settle(operation: Operation, result: Any, *, status: OpStatus = OpStatus.DONE, error: str = "", by: str = "") -> None:
+def settle(
+    operation: Operation, result: Any, *, status: OpStatus = OpStatus.DONE, error: str = "", by: str = ""
+) -> None:
     """Record the answer of an open wait. The caller holds the locks of run and operation and saw it open."""
     operation.status = status
     operation.result, operation.result_sealed = redaction.split(codec.encode(result, lenient=True))
@@ -70,7 +72,15 @@ def settle(operation: Operation, result: Any, *, status: OpStatus = OpStatus.DON
     operation.settled_by = by
     operation.finished_at = Now()
     operation.save(
-        update_fields=["status", "result", "result_sealed", "error_type", "error", "settled_by", "finished_at"]
+        update_fields=[
+            "status",
+            "result",
+            "result_sealed",
+            "error_type",
+            "error",
+            "settled_by",
+            "finished_at",
+        ]
     )
 
 
@@ -81,7 +91,9 @@ def lock_key(name: str, correlation: str) -> None:
     and the signal would lie there for ever. Taken after the run's lock, by both.
     """
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"signal {name} {correlation}"])
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"signal {name} {correlation}"]
+        )
 
 
 class SignalWait:
@@ -99,7 +111,9 @@ class SignalWait:
         )
         found = waiting.filter(run_id=run.pk).order_by("id").first()
         if found is None and operation.correlation:
-            found = waiting.filter(run_id__isnull=True, correlation=operation.correlation).order_by("id").first()
+            found = (
+                waiting.filter(run_id__isnull=True, correlation=operation.correlation).order_by("id").first()
+            )
         if found is None:
             return False
         take(found, run, operation)
@@ -145,4 +159,3 @@ class TimerWait:
 
 register(SignalWait())
 register(TimerWait())
-

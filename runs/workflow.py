@@ -1,14 +1,14 @@
 """The author's side: workflows, steps, tools and transitions.
 
-    refunds = Workflow("refund_request", version=1, input=RefundRequest)
+refunds = Workflow("refund_request", version=1, input=RefundRequest)
 
-    @tool(effect=True, idempotent=timedelta(hours=24))
-    def refund(order_id: str, amount: Decimal, *, idempotency_key: str) -> Receipt: ...
+@tool(effect=True, idempotent=timedelta(hours=24))
+def refund(order_id: str, amount: Decimal, *, idempotency_key: str) -> Receipt: ...
 
-    @refunds.step(start=True)
-    def act(ctx):
-        receipt = ctx.call(refund, order_id=ctx.input.order_id, amount=ctx.input.amount)
-        return Complete({"receipt": receipt.id})
+@refunds.step(start=True)
+def act(ctx):
+    receipt = ctx.call(refund, order_id=ctx.input.order_id, amount=ctx.input.amount)
+    return Complete({"receipt": receipt.id})
 """
 
 import functools

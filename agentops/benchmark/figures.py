@@ -38,13 +38,17 @@ MEANINGS: Mapping[str, Meaning] = {
     "W1.wal_bytes_per_step": Meaning("WAL per step, full-page images aside", "B", Wanted("most", 1024)),
     "W1.wal_image_bytes_per_step": Meaning("full-page images per step after a checkpoint", "B"),
     "W1.heap_only_updates": Meaning("share of updates of runs that wrote no index", ""),
-    "W2.p50_ms": Meaning("idle start: enqueue call to first line of the step, median", "ms", Wanted("most", 15)),
+    "W2.p50_ms": Meaning(
+        "idle start: enqueue call to first line of the step, median", "ms", Wanted("most", 15)
+    ),
     "W2.p99_ms": Meaning("the slowest of a hundred", "ms", Wanted("most", 50)),
     "W3.p50_ms": Meaning("approval: decision to next line of the step, median", "ms", Wanted("most", 15)),
     "W3.p99_ms": Meaning("the slowest of a hundred", "ms", Wanted("most", 50)),
     "W3.signal_p50_ms": Meaning("signal to next line of the step, median", "ms", Wanted("most", 15)),
     "W3.signal_p99_ms": Meaning("the slowest of a hundred", "ms", Wanted("most", 50)),
-    "W4.recovery_s": Meaning("kill -9 of a busy worker to its step's next try, worst", "s", Wanted("most", 5)),
+    "W4.recovery_s": Meaning(
+        "kill -9 of a busy worker to its step's next try, worst", "s", Wanted("most", 5)
+    ),
     "W4.repeated_steps": Meaning("finished steps that were executed again", "", Wanted("most", 0)),
     "memory.processes": Meaning("processes of the worker tree"),
     "memory.rss_mb": Meaning("memory of the tree after W1", "MB"),

@@ -94,14 +94,18 @@ def _refuse_unless_durable(server: psycopg.Connection) -> None:
     for name in DURABLE:
         row = server.execute("SELECT current_setting(%s)", [name]).fetchone()
         if row and row[0] == "off":
-            raise CommandError(f"The server runs with {name} = off: what it commits is not durable, so figures mean nothing.")
+            raise CommandError(
+                f"The server runs with {name} = off: what it commits is not durable, so figures mean nothing."
+            )
 
 
 def _create(server: psycopg.Connection, name: str) -> None:
     try:
         server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     except psycopg.errors.InsufficientPrivilege as error:
-        raise CommandError(f"The benchmark needs a database of its own: grant CREATEDB to the user ({error}).") from error
+        raise CommandError(
+            f"The benchmark needs a database of its own: grant CREATEDB to the user ({error})."
+        ) from error
 
 
 def _drop(server: psycopg.Connection, name: str) -> None:
@@ -110,7 +114,7 @@ def _drop(server: psycopg.Connection, name: str) -> None:
 
 def _migrate() -> None:
     result = subprocess.run(
-        [sys.executable, "manage.py", "migrate", "--no-input", "--verbosity", "0"],
+        [sys.executable, "manage.py", "migrate", "--no-input", "--skip-checks", "--verbosity", "0"],
         cwd=settings.BASE_DIR,
         env=environment(),
         stdin=subprocess.DEVNULL,

@@ -6,7 +6,7 @@
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,11 @@ class Trace:
             if select.select([self._pipe], [], [], min(left, 0.5))[0]:
                 found += [mark for mark in self._read() if wanted(mark)]
         return found
+
+    def one(self, number: int, whats: Collection[str], timeout_s: float, why: str) -> Mark:
+        """The next mark of this number that says one of `whats`. Raises TooSlow after `timeout_s` seconds."""
+        (mark,) = self.wait(lambda m: m.number == number and m.what in whats, 1, timeout_s, why)
+        return mark
 
     def _read(self) -> list[Mark]:
         *lines, self._rest = (self._rest + os.read(self._pipe, 65_536)).split(b"\n")

@@ -22,7 +22,9 @@ ten = Workflow("benchmark_ten", input=Number, description="Ten trivial steps; th
 idle = Workflow("benchmark_idle", input=Number, description="One step that says when it began.")
 asking = Workflow("benchmark_asking", input=Number, description="Waits for an approval.")
 listening = Workflow("benchmark_listening", input=Number, description="Waits for a signal.")
-busy = Workflow("benchmark_busy", input=Number, description="Its second step works for long, at the first try.")
+busy = Workflow(
+    "benchmark_busy", input=Number, description="Its second step works for long, at the first try."
+)
 
 
 def trivial(ctx: Any) -> Goto | Complete:
@@ -35,7 +37,7 @@ def trivial(ctx: Any) -> Goto | Complete:
 
 
 for number in range(1, STEPS + 1):
-    ten.step(trivial, name=f"step_{number}", start=number == 1)
+    ten.step(name=f"step_{number}", start=number == 1)(trivial)
 
 
 @idle.step(start=True)

@@ -220,7 +220,7 @@ class TaskResults:
         return bool(SavedTask.objects.filter(mine, id=record["id"]).exists())
 
 
-def serve(source: TaskSource, results: TaskResults, timer: TaskTimer, timeout: int) -> None:
+def serve(source: TaskSource, results: TaskResults, timer: TaskTimer, timeout: int | None) -> None:
     """Execute ordinary tasks in this, the main thread, until the source says stop or the worker is to be recycled.
 
     `timeout` is the default time-out of a task in seconds. A task that ends django-q2's loop, for example by

@@ -60,7 +60,7 @@ REAP_RETRY_S = 1.0
 # Beyond the grace time: until workers that did not leave are killed, and until what must then be recorded is
 # given up, which leaves it to the end of their leases (seconds).
 KILL_MARGIN_S = 1.0
-LAST_REAP_S = 10.0
+LAST_REAP_S = 5.0
 
 DATABASE_AWAY = (OperationalError, InterfaceError)
 

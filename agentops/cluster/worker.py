@@ -1,9 +1,9 @@
 """One worker process: ordinary tasks in its main thread, runs in other threads, and an orderly way out.
 
-It leaves when the cluster stops (`cluster_stop`), when somebody sends SIGTERM to it, when an ordinary task
-goes on past its time-out, or when it is released: it has too many lost slots, has executed many ordinary
-tasks, one of them timed out, or the sentinel needs it no longer. It then claims nothing more and waits for
-what it executes; for the grace time only, except when it is released.
+It leaves when the cluster stops (`cluster_stop`), when somebody sends SIGTERM to it, or when it is released:
+it has too many lost slots, has executed many ordinary tasks, one of them timed out, or the sentinel needs it
+no longer. It then claims nothing more and waits for what it executes; for the grace time only, except when it
+is released.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import NoReturn, Protocol
@@ -20,6 +20,7 @@ from typing import NoReturn, Protocol
 import structlog
 from django.db import connections
 from django_q.conf import Conf
+from setproctitle import setproctitle
 
 from agentops.cluster.options import ClusterOptions
 from agentops.cluster.ordinary import TaskResults, TaskSource, TaskTimer, brokers_of, serve
@@ -79,6 +80,7 @@ def run_worker_process(
     """Be a worker process until it is to end; runs in a child that the sentinel has just forked."""
     die_with_parent(parent_pid, may_start_thread=True)
     process_fields["worker"] = str(worker_id)
+    setproctitle(f"agentops {'lone ' if alone else ''}worker {worker_id}")
     code = EXIT_FAILED
     try:
         code = WorkerProcess(worker_id, options, cluster_stop, make_run_execution, alone).run(ready=arrivals)
@@ -128,12 +130,13 @@ class WorkerProcess:
             stop=self._drain,
             alone=alone,
         )
+        self._runs_thread = threading.Thread(target=self._execute_runs, name="runs", daemon=True)
         self._runs_ended_early = False
 
     def run(self, ready: Arrivals) -> int:
         """Work until the process is to end; returns its exit code."""
-        runs = self._start("runs", self._execute_runs)
-        self._start("way-out", self._watch_way_out)
+        self._runs_thread.start()
+        threading.Thread(target=self._watch_way_out, name="way-out", daemon=True).start()
         ready.announce()
         ready.close()
         if self._alone:
@@ -142,16 +145,11 @@ class WorkerProcess:
         else:
             serve(self._source, self._results, self._timer, Conf.TIMEOUT)
         self._drain.set()
-        runs.join()
+        self._runs_thread.join()
         if self._runs_ended_early:
             return EXIT_FAILED
         log.info("worker drained")
         return 0
-
-    def _start(self, name: str, target: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
-        return thread
 
     def _execute_runs(self) -> None:
         try:
@@ -168,22 +166,28 @@ class WorkerProcess:
     def _watch_way_out(self) -> None:
         """Begin the drain when there is a reason to, and end the process when its time for that is over."""
         stops = [self._cluster_stop.fileno(), self._asked.fileno()]
-        grace_s = self._options.grace_s
-        while not wait(stops, timeout=WATCH_S):
-            if self._timer.is_overdue():
-                log.error("an ordinary task goes on past its time-out; draining")
-                break
-            if self._runs.wants_recycle:
+        while not (asked := bool(wait(stops, timeout=WATCH_S))):
+            if self._runs.wants_recycle or self._timer.is_overdue():
                 self._drain.set()
             if self._drain.is_set():
-                log.info("releasing the worker")
-                if not wait(stops, timeout=RELEASE_DRAIN_S):
-                    grace_s = 0
+                asked = self._watch_release(stops)
                 break
         self._drain.set()
-        time.sleep(grace_s)
-        log.warning("the grace time is over; leaving what still runs")
+        time.sleep(self._options.grace_s if asked else 0)
+        log.warning("the time to drain is over; leaving what still runs")
         _leave(EXIT_CUT)
+
+    def _watch_release(self, stops: Sequence[int]) -> bool:
+        """Let the runs end in their own time; returns whether the process was asked to stop meanwhile."""
+        log.info("releasing the worker")
+        end = time.monotonic() + RELEASE_DRAIN_S
+        while time.monotonic() < end:
+            if wait(stops, timeout=WATCH_S):
+                return True
+            if self._timer.is_overdue() and not self._runs_thread.is_alive():
+                log.error("an ordinary task goes on past its time-out; leaving it")
+                return False
+        return False
 
 
 def _use_connection_pool(slots: int) -> None:

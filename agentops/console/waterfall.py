@@ -35,7 +35,7 @@ class Lane:
     `end` is None while it goes on. `worked` is True for time that something worked (solid), False for time that was
     waited or whose outcome is unknown (dashed). `tone` is a class of badges.py; `level` 0 is a step, 1 what it did.
     `word` says the status for people who do not see the colour; `note` stands beside the name. `details` is HTML that
-    opens below the row (class `attempt`), `href` leads elsewhere instead; `key` becomes the row's id.
+    opens below the row (class `attempt`), `opened` from the start; `href` leads elsewhere instead; `key` becomes the row's id.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Lane:
     word: str = ""
     href: str = ""
     details: str = ""
+    opened: bool = False
     key: str = ""
 
     @property

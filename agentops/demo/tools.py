@@ -98,7 +98,7 @@ def find_refund(idempotency_key: str, timeout: float) -> Refund | None:
     settle=SETTLE,
     retry=PATIENT,
     from_reference=lambda reference: Refund(id=reference),
-    summary=lambda order_id, amount, currency, **_: f"Refund {amount} {currency} for order {order_id}",
+    summary=lambda order_id, amount, currency, **_: f"Refund {amount:.2f} {currency} for order {order_id}",
 )
 def refund(
     order_id: OrderId,
@@ -178,7 +178,7 @@ def find_charge(reference: str, timeout: float) -> Charge | None:
     settle=SETTLE,
     retry=PATIENT,
     from_reference=lambda reference: Charge(id=reference),
-    summary=lambda reference, amount, currency, **_: f"Pay {amount} {currency} for {reference}",
+    summary=lambda reference, amount, currency, **_: f"Pay {amount:.2f} {currency} for {reference}",
 )
 def charge(
     reference: Line, amount: Amount, currency: Currency, order_id: OrderId, run_id: RunId, *, timeout: float
@@ -277,7 +277,7 @@ def _get(
     path: str, timeout: float, query: dict[str, str] | None = None, headers: dict[str, str] | None = None
 ) -> Any:
     url = settings.AGENTOPS_SANDBOX_URL + path
-    return _http().get(url, params=query, headers=headers, timeout=timeout).raise_for_status().json()
+    return _answer(_http().get(url, params=query, headers=headers, timeout=timeout))
 
 
 def _post(
@@ -286,4 +286,13 @@ def _post(
     body |= {"metadata": {"run_id": str(run_id), "operation": operation}}
     headers = {"Idempotency-Key": key} if key else {}
     url = settings.AGENTOPS_SANDBOX_URL + path
-    return _http().post(url, json=body, headers=headers, timeout=timeout).raise_for_status().json()
+    return _answer(_http().post(url, json=body, headers=headers, timeout=timeout))
+
+
+def _answer(response: httpx.Response) -> Any:
+    """The answer's JSON. An error is raised as httpx's, which the engine knows how to read, in the provider's words."""
+    if response.is_success:
+        return response.json()
+    asked = f"{response.request.method} {response.request.url.path}"
+    message = f"{asked} was answered {response.status_code}: {response.text[:500]}"
+    raise httpx.HTTPStatusError(message, request=response.request, response=response)

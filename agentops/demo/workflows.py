@@ -283,7 +283,7 @@ flaky_report = Workflow(
     input=ReportInput,
     title="Flaky report",
     description="Ends in the dead letter, in the way that you choose, so that there is something to find out and to retry.",
-    subject=lambda given: given.ending.replace("_", " "),
+    subject=lambda given: f"monthly report, {given.ending.replace('_', ' ')}",
     deadline=minutes(10),
 )
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from django.db.backends.postgresql import base
-
 from agentops.embedded import sharing
+from agentops.postgresql import base
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

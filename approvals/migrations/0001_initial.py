@@ -8,105 +8,207 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('runs', '0001_initial'),
+        ("runs", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Approval',
+            name="Approval",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('subject', models.TextField(blank=True, default='')),
-                ('name', models.TextField(help_text='The tool, or the name of the question')),
-                ('title', models.TextField(help_text='What the agent wants to do, in one line of plain language')),
-                ('why', models.TextField(blank=True, default='', help_text="The agent's own words, not checked")),
-                ('schema', models.JSONField(help_text='JSON Schema of the payload; edits must satisfy it')),
-                ('policy', models.TextField(blank=True, default='')),
-                ('requirement', models.JSONField(help_text='Frozen: groups, votes, excluded, time limit, what follows expiry')),
-                ('state', models.TextField(choices=[('open', 'Open'), ('approved', 'Approved'), ('rejected', 'Rejected'), ('expired', 'Expired'), ('void', 'Void')], default='open')),
-                ('version', models.PositiveIntegerField(default=1)),
-                ('payload', models.JSONField(help_text='Display form of the current version')),
-                ('digest', models.TextField(help_text='Keyed digest of the true arguments of the current version')),
-                ('opened_at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('decided_at', models.DateTimeField(null=True)),
-                ('decided_by', models.TextField(blank=True, default='')),
-                ('reason', models.TextField(blank=True, default='')),
-                ('consumed_at', models.DateTimeField(help_text='When the run took the decision over', null=True)),
-                ('operation', models.OneToOneField(on_delete=django.db.models.deletion.DO_NOTHING, related_name='approval', to='runs.operation')),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.DO_NOTHING, related_name='approvals', to='runs.run')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("subject", models.TextField(blank=True, default="")),
+                ("name", models.TextField(help_text="The tool, or the name of the question")),
+                (
+                    "title",
+                    models.TextField(help_text="What the agent wants to do, in one line of plain language"),
+                ),
+                (
+                    "why",
+                    models.TextField(blank=True, default="", help_text="The agent's own words, not checked"),
+                ),
+                ("schema", models.JSONField(help_text="JSON Schema of the payload; edits must satisfy it")),
+                ("policy", models.TextField(blank=True, default="")),
+                (
+                    "requirement",
+                    models.JSONField(
+                        help_text="Frozen: groups, votes, excluded, time limit, what follows expiry"
+                    ),
+                ),
+                (
+                    "state",
+                    models.TextField(
+                        choices=[
+                            ("open", "Open"),
+                            ("approved", "Approved"),
+                            ("rejected", "Rejected"),
+                            ("expired", "Expired"),
+                            ("void", "Void"),
+                        ],
+                        default="open",
+                    ),
+                ),
+                ("version", models.PositiveIntegerField(default=1)),
+                ("payload", models.JSONField(help_text="Display form of the current version")),
+                (
+                    "digest",
+                    models.TextField(help_text="Keyed digest of the true arguments of the current version"),
+                ),
+                ("opened_at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("decided_at", models.DateTimeField(null=True)),
+                ("decided_by", models.TextField(blank=True, default="")),
+                ("reason", models.TextField(blank=True, default="")),
+                (
+                    "consumed_at",
+                    models.DateTimeField(help_text="When the run took the decision over", null=True),
+                ),
+                (
+                    "operation",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="approval",
+                        to="runs.operation",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="approvals",
+                        to="runs.run",
+                    ),
+                ),
             ],
             options={
-                'db_table': 'approvals_approval',
-                'permissions': [('decide_approval', 'Can approve, reject and edit approvals')],
+                "db_table": "approvals_approval",
+                "permissions": [("decide_approval", "Can approve, reject and edit approvals")],
             },
         ),
         migrations.CreateModel(
-            name='ApprovalVersion',
+            name="ApprovalVersion",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('version', models.PositiveIntegerField()),
-                ('payload', models.JSONField()),
-                ('payload_sealed', models.BinaryField(null=True)),
-                ('digest', models.TextField()),
-                ('by', models.TextField(help_text="'agent' for the first")),
-                ('reason', models.TextField(blank=True, default='')),
-                ('at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('approval', models.ForeignKey(on_delete=django.db.models.deletion.DO_NOTHING, related_name='versions', to='approvals.approval')),
-                ('by_user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("version", models.PositiveIntegerField()),
+                ("payload", models.JSONField()),
+                ("payload_sealed", models.BinaryField(null=True)),
+                ("digest", models.TextField()),
+                ("by", models.TextField(help_text="'agent' for the first")),
+                ("reason", models.TextField(blank=True, default="")),
+                ("at", models.DateTimeField(db_default=runs.clock.Now())),
+                (
+                    "approval",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="versions",
+                        to="approvals.approval",
+                    ),
+                ),
+                (
+                    "by_user",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'db_table': 'approvals_version',
+                "db_table": "approvals_version",
             },
         ),
         migrations.CreateModel(
-            name='Vote',
+            name="Vote",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('version', models.PositiveIntegerField()),
-                ('digest', models.TextField()),
-                ('verdict', models.TextField(choices=[('approve', 'Approve'), ('reject', 'Reject')])),
-                ('voter_name', models.TextField()),
-                ('reason', models.TextField(blank=True, default='')),
-                ('at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('approval', models.ForeignKey(on_delete=django.db.models.deletion.DO_NOTHING, related_name='votes', to='approvals.approval')),
-                ('voter', models.ForeignKey(on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("version", models.PositiveIntegerField()),
+                ("digest", models.TextField()),
+                ("verdict", models.TextField(choices=[("approve", "Approve"), ("reject", "Reject")])),
+                ("voter_name", models.TextField()),
+                ("reason", models.TextField(blank=True, default="")),
+                ("at", models.DateTimeField(db_default=runs.clock.Now())),
+                (
+                    "approval",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="votes",
+                        to="approvals.approval",
+                    ),
+                ),
+                (
+                    "voter",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'db_table': 'approvals_vote',
+                "db_table": "approvals_vote",
             },
         ),
         migrations.AddIndex(
-            model_name='approval',
-            index=models.Index(condition=models.Q(('state', 'open')), fields=['expires_at', 'id'], name='approval_inbox'),
+            model_name="approval",
+            index=models.Index(
+                condition=models.Q(("state", "open")), fields=["expires_at", "id"], name="approval_inbox"
+            ),
         ),
         migrations.AddIndex(
-            model_name='approval',
-            index=models.Index(fields=['run', 'id'], name='approval_by_run'),
+            model_name="approval",
+            index=models.Index(fields=["run", "id"], name="approval_by_run"),
         ),
         migrations.AddConstraint(
-            model_name='approval',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['open', 'approved', 'rejected', 'expired', 'void'])), name='approval_state_known'),
+            model_name="approval",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["open", "approved", "rejected", "expired", "void"])),
+                name="approval_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='approval',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'open'), ('decided_at__isnull', True)), models.Q(models.Q(('state', 'open'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='approval_decided_iff_closed'),
+            model_name="approval",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "open"), ("decided_at__isnull", True)),
+                    models.Q(models.Q(("state", "open"), _negated=True), ("decided_at__isnull", False)),
+                    _connector="OR",
+                ),
+                name="approval_decided_iff_closed",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='approvalversion',
-            constraint=models.UniqueConstraint(fields=('approval', 'version'), name='approval_version_once'),
+            model_name="approvalversion",
+            constraint=models.UniqueConstraint(fields=("approval", "version"), name="approval_version_once"),
         ),
         migrations.AddConstraint(
-            model_name='vote',
-            constraint=models.UniqueConstraint(fields=('approval', 'version', 'voter'), name='vote_once_per_version'),
+            model_name="vote",
+            constraint=models.UniqueConstraint(
+                fields=("approval", "version", "voter"), name="vote_once_per_version"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='vote',
-            constraint=models.CheckConstraint(condition=models.Q(('verdict__in', ['approve', 'reject'])), name='vote_verdict_known'),
+            model_name="vote",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("verdict__in", ["approve", "reject"])), name="vote_verdict_known"
+            ),
         ),
     ]

@@ -29,7 +29,13 @@ class Classified:
 #: Answers that say "not now" before any work is done (RFC 9110 §15.5.9, §15.5.21, RFC 6585 §4, RFC 8470).
 _NOT_NOW = {408, 425, 429}
 #: The request never left, or was never read.
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, ConnectionRefusedError, smtplib.SMTPConnectError)
+_NOT_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    ConnectionRefusedError,
+    smtplib.SMTPConnectError,
+)
 
 
 def classify(error: Exception, *, effect: bool) -> Classified:

@@ -47,7 +47,13 @@ class Decision:
 class Visit:
     """One execution of a step's body: its records, the positions handed out so far, what it wants when it suspends."""
 
-    def __init__(self, execution: Execution, step: Step | None, records: dict[str, Record], overrides: policies.Overrides) -> None:
+    def __init__(
+        self,
+        execution: Execution,
+        step: Step | None,
+        records: dict[str, Record],
+        overrides: policies.Overrides,
+    ) -> None:
         self.execution, self.step, self.records = execution, step, records
         self.overrides = overrides
         self.used: set[str] = set()
@@ -82,7 +88,9 @@ class Visit:
             else:
                 position = f"={label}"
             if position in self.used:
-                raise AgentopsError(f"two operations of this visit have the label {label!r}; labels must differ")
+                raise AgentopsError(
+                    f"two operations of this visit have the label {label!r}; labels must differ"
+                )
             self.used.add(position)
             self.in_flight += 1
             return position, ordinal
@@ -116,7 +124,9 @@ class Visit:
         return [
             r
             for r in self.records.values()
-            if r.position not in self.used and r.kind not in (Kind.QUERY, Kind.MODEL) and r.status != OpStatus.CLOSED
+            if r.position not in self.used
+            and r.kind not in (Kind.QUERY, Kind.MODEL)
+            and r.status != OpStatus.CLOSED
         ]
 
     # --- operations; generators that both contexts drive ------------------------------------------------------------
@@ -139,7 +149,9 @@ class Visit:
         finally:
             self.finish(f"undo {of}", position)
 
-    def once(self, label: str, fn: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Requests:
+    def once(
+        self, label: str, fn: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Requests:
         unregistered = _unregistered(label, fn)
         encoded = codec.encode({"arguments": list(arguments), "keywords": dict(keywords)}, path=label)
         effects.check_size(encoded, label)
@@ -151,7 +163,14 @@ class Visit:
             self.finish(label, position)
 
     def model(
-        self, *, model: str, messages: Any, tools: tuple[Tool, ...], output_type: Any, label: str | None, timeout: float
+        self,
+        *,
+        model: str,
+        messages: Any,
+        tools: tuple[Tool, ...],
+        output_type: Any,
+        label: str | None,
+        timeout: float,
     ) -> Requests:
         provider = models_provider.resolve(model)
         request = {
@@ -214,24 +233,43 @@ class Visit:
             record = yield from effects.wait(
                 self,
                 OpenWait(
-                    Kind.APPROVAL, title, position, ordinal, encoded, codec.digest(encoded), limit, options=options
+                    Kind.APPROVAL,
+                    title,
+                    position,
+                    ordinal,
+                    encoded,
+                    codec.digest(encoded),
+                    limit,
+                    options=options,
                 ),
             )
         finally:
             self.finish(label, position)
         told = record.true_result or {}
         return Decision(
-            str(told.get("verdict", "")), told.get("arguments"), str(told.get("by", "")), str(told.get("reason", ""))
+            str(told.get("verdict", "")),
+            told.get("arguments"),
+            str(told.get("by", "")),
+            str(told.get("reason", "")),
         )
 
-    def wait_signal(self, name: str, limit: timedelta | None, correlation: str, label: str | None) -> Requests:
+    def wait_signal(
+        self, name: str, limit: timedelta | None, correlation: str, label: str | None
+    ) -> Requests:
         request = {"name": name, "correlation": correlation}
         position, ordinal = self.begin(label)
         try:
             record = yield from effects.wait(
                 self,
                 OpenWait(
-                    Kind.SIGNAL, name, position, ordinal, request, codec.digest(request), limit, correlation=correlation
+                    Kind.SIGNAL,
+                    name,
+                    position,
+                    ordinal,
+                    request,
+                    codec.digest(request),
+                    limit,
+                    correlation=correlation,
                 ),
             )
         finally:
@@ -465,7 +503,12 @@ class Context(_Shared):
         """Ask a model; the answer is recorded and never asked for twice. Returns a `Reply` (text, output, usage)."""
         return self._drive(
             self._visit.model(
-                model=model, messages=messages, tools=tools, output_type=output_type, label=label, timeout=timeout
+                model=model,
+                messages=messages,
+                tools=tools,
+                output_type=output_type,
+                label=label,
+                timeout=timeout,
             )
         )
 
@@ -557,7 +600,12 @@ class AsyncContext(_Shared):
         """See `Context.model`."""
         return await self._drive(
             self._visit.model(
-                model=model, messages=messages, tools=tools, output_type=output_type, label=label, timeout=timeout
+                model=model,
+                messages=messages,
+                tools=tools,
+                output_type=output_type,
+                label=label,
+                timeout=timeout,
             )
         )
 

@@ -29,8 +29,17 @@ PAUSE = 0.1  # s between two tries of a statement
 def connection_parameters() -> dict[str, Any]:
     """libpq parameters of the default database."""
     parameters = dict(connection.get_connection_params())
-    for name in ("cursor_factory", "context", "pool", "assume_role", "server_side_binding", "isolation_level"):
+    for name in (
+        "cursor_factory",
+        "context",
+        "pool",
+        "assume_role",
+        "server_side_binding",
+        "isolation_level",
+    ):
         parameters.pop(name, None)
+    # Django turns them off for its own connections; planning would take as long as executing.
+    parameters["prepare_threshold"] = 5 if settings.AGENTOPS_PREPARED_STATEMENTS else None
     return parameters
 
 
@@ -120,5 +129,3 @@ def cold[T](work: Callable[[bool], T], lease: Lease | None = None, *, tries: int
         finally:
             if not connection.in_atomic_block:
                 connection.close()
-
-

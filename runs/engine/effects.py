@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from django.db import connection
@@ -24,7 +25,16 @@ from runs.engine.classify import Classified, Verdict, classify
 from runs.engine.database import cold
 from runs.engine.execution import Record, dumps, payload_limit
 from runs.engine.lease import clock
-from runs.errors import Cancelled, Diverged, InvalidInput, LeaseLost, Rejected, Suspend, ToolFailed, WaitExpired
+from runs.errors import (
+    Cancelled,
+    Diverged,
+    InvalidInput,
+    LeaseLost,
+    Rejected,
+    Suspend,
+    ToolFailed,
+    WaitExpired,
+)
 from runs.failpoints import failpoint
 from runs.models import Operation, Run, Worker
 from runs.models.operation import Kind, OpStatus
@@ -105,7 +115,9 @@ def compare(record: Record, kind: str, name: str, digest: str) -> None:
             f"operation {record.position} was {record.kind} {record.name} when it was recorded and is {kind} {name} now"
         )
     if record.args_digest != digest:
-        raise Diverged(f"operation {record.position}, {kind} {name}, now has other arguments than when it was recorded")
+        raise Diverged(
+            f"operation {record.position}, {kind} {name}, now has other arguments than when it was recorded"
+        )
 
 
 def suspend(visit: Visit, want: Want) -> Suspend:
@@ -159,7 +171,9 @@ def parse(adapter: TypeAdapter[Any], name: str, value: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise ToolFailed(name, "InvalidAnswer", f"the answer is not what was declared: {first_error(error)}") from error
+        raise ToolFailed(
+            name, "InvalidAnswer", f"the answer is not what was declared: {first_error(error)}"
+        ) from error
 
 
 def failed(record: Record) -> ToolFailed:
@@ -187,8 +201,12 @@ def effect(
     """Carry out a forward effect or a compensation, once; its parsed result."""
     digest = codec.digest(encoded)
     record = visit.records.get(position)
+    # Once an effect is recorded its approval is not looked at again, and is not unused for that.
+    visit.used.add(f"{position}/approval")
     if record is not None:
         compare(record, Kind.EFFECT, tool.name, digest)
+        # The approval in front of it belongs to it, also where nobody looks at it again.
+        visit.used.add(_gate_position(position))
     if record is not None and record.status == OpStatus.DONE:
         return parse(tool.returns, tool.name, record.true_result)
     if record is not None and record.status == OpStatus.FAILED:
@@ -215,24 +233,40 @@ def effect(
     key = provider_key(visit.execution.run_id, visit.execution.step_seq, position, generation)
     sent = yield Block(
         lambda: _intent(
-            visit, tool, position, ordinal, digest, encoded, approved, key, generation, compensates, record, approval
+            visit,
+            tool,
+            position,
+            ordinal,
+            digest,
+            encoded,
+            approved,
+            key,
+            generation,
+            compensates,
+            record,
+            approval,
         )
     )
     return (yield from _send(visit, tool, sent, python))
 
 
+def _gate_position(position: str) -> str:
+    return f"{position}/approval"
+
+
 def _gate(visit: Visit, tool: Tool, position: str, ordinal: int, encoded: Any) -> Requests:
     """The approval in front of an effect: None if none is needed, else its settled record."""
-    gate_position = f"{position}/approval"
+    gate_position = _gate_position(position)
     record = visit.records.get(gate_position)
     digest = codec.digest(encoded)
     approvals: Any = waits.kind(Kind.APPROVAL)
     if record is None:
-        needed = yield Block(lambda: cold(lambda unsure: approvals.required(tool.approval, codec.decode(encoded))))
+        needed = yield Block(
+            lambda: cold(lambda unsure: approvals.required(tool.approval, codec.decode(encoded)))
+        )
         if not needed:
             return None
     else:
-        visit.used.add(gate_position)
         compare(record, Kind.APPROVAL, tool.name, digest)
     if record is None or record.status == OpStatus.OPEN:
         summary = tool.summary(**arguments_of(tool, encoded)) if tool.summary else f"Call {tool.name}"
@@ -260,7 +294,10 @@ def _gate(visit: Visit, tool: Tool, position: str, ordinal: int, encoded: Any) -
     decision = record.true_result or {}
     if decision.get("verdict") != "approved":
         raise Rejected(
-            tool.name, str(decision.get("verdict", "closed")), str(decision.get("by", "")), str(decision.get("reason", ""))
+            tool.name,
+            str(decision.get("verdict", "closed")),
+            str(decision.get("by", "")),
+            str(decision.get("reason", "")),
         )
     return record
 
@@ -378,12 +415,18 @@ def _send(visit: Visit, tool: Tool, record: Record, python: dict[str, Any]) -> R
     """Send under a committed intent and record what came of it."""
     execution = visit.execution
     if not execution.may_send():
-        yield Block(lambda: _call_ended(visit, record, "NotSent", "too little of the lease or the attempt's time was left"))
+        yield Block(
+            lambda: _call_ended(
+                visit, record, "NotSent", "too little of the lease or the attempt's time was left"
+            )
+        )
         raise LeaseLost("too little of the lease was left to start an effect")
     limits = yield Block(lambda: visit.tool_limits(tool))
     failpoint("effect.before_send")
     try:
-        answer = yield Call(tool.fn, _given(tool, record, python, limits.timeout), tool.is_async, limits.timeout)
+        answer = yield Call(
+            tool.fn, _given(tool, record, python, limits.timeout), tool.is_async, limits.timeout
+        )
     except asyncio.CancelledError:
         # The attempt timed out: this call has certainly ended, whatever its request still does.
         yield Block(lambda: _call_ended(visit, record, "TimedOut", "the attempt's time was over"))
@@ -398,13 +441,17 @@ def _send(visit: Visit, tool: Tool, record: Record, python: dict[str, Any]) -> R
     return parse(tool.returns, tool.name, codec.decode(encoded))
 
 
-def _send_failed(visit: Visit, tool: Tool, record: Record, error: Exception, limits: policies.Limits) -> Requests:
+def _send_failed(
+    visit: Visit, tool: Tool, record: Record, error: Exception, limits: policies.Limits
+) -> Requests:
     verdict = classify(error, effect=True)
-    kind, message = type(error).__name__, codec.clean_text(str(error) or kind_of(error), 10_000)
+    kind, message = type(error).__name__, codec.error_text(error)
     if verdict.verdict is Verdict.UNKNOWN:
         looks = yield Block(lambda: _call_ended(visit, record, kind, message))
         if looks is not None and looks >= limits.max_attempts:
-            raise suspend(visit, AskDoubt(record.id, f"no clear answer in {looks} calls; the last: {message}"))
+            raise suspend(
+                visit, AskDoubt(record.id, f"no clear answer in {looks} calls; the last: {message}")
+            )
         raise suspend(visit, BackOff(_pause(verdict, limits, looks or 1), f"{tool.name}: {message}"))
     # Fresh limits: a changed retry limit acts on this try already.
     limits = yield Block(lambda: visit.tool_limits(tool, fresh=True))
@@ -417,10 +464,6 @@ def _send_failed(visit: Visit, tool: Tool, record: Record, error: Exception, lim
     yield Block(lambda: _outcome(visit, record, OpStatus.FAILED, None, kind, message, by=by))
     visit.final_failures[tool.name] = by
     raise ToolFailed(tool.name, kind, message) from error
-
-
-def kind_of(error: Exception) -> str:
-    return type(error).__name__
 
 
 def _pause(verdict: Classified, limits: policies.Limits, tries: int) -> timedelta:
@@ -478,14 +521,12 @@ def _outcome(
     }
     row = None
     if not execution.lost:
-        try:
-            row, unsure = execution.database.until_sure(statements.OUTCOME, parameters, execution.lease)
-        except LeaseLost:
-            unsure = True
-    if row is None:
-        finished_at = cold(lambda unsure: settle_late(visit, record, parameters, encoded), tries=50)
-    else:
-        finished_at = row[0]
+        # A lease that ends meanwhile takes nothing from the evidence: it is then settled as a late one.
+        with suppress(LeaseLost):
+            row, _ = execution.database.until_sure(statements.OUTCOME, parameters, execution.lease)
+    finished_at: datetime | None = (
+        cold(lambda unsure: settle_late(visit, record, parameters, encoded), tries=50) if row is None else row[0]
+    )
     record.status, record.result, record.result_sealed = status, display, sealed
     record.error_type, record.error, record.tries = error_type, error, record.tries + 1
     record.finished_at = finished_at
@@ -550,7 +591,7 @@ def _look_at_sender(record: Record, tool: Tool) -> _Doubt:
 
     def read(unsure: bool) -> _Doubt:
         ends = [record.call_ended_at] if record.call_ended_at else []
-        reaped = Worker.objects.filter(pk=record.intent_worker_id).values_list("reaped_at", flat=True).first()
+        reaped = Worker.objects.filter(pk=cast(uuid.UUID, record.intent_worker_id)).values_list("reaped_at", flat=True).first()
         if reaped is not None:
             ends.append(reaped)
         if not ends:
@@ -561,7 +602,9 @@ def _look_at_sender(record: Record, tool: Tool) -> _Doubt:
     return cold(read)
 
 
-def _settle_pending(visit: Visit, tool: Tool, record: Record, python: dict[str, Any], encoded: Any) -> Requests:
+def _settle_pending(
+    visit: Visit, tool: Tool, record: Record, python: dict[str, Any], encoded: Any
+) -> Requests:
     """Settle what an earlier attempt left open: the result, or `_ABSENT` once it may be sent again (re-stamped)."""
     execution = visit.execution
     stop = execution.cancel_requested and not execution.compensating
@@ -582,7 +625,7 @@ def _settle_pending(visit: Visit, tool: Tool, record: Record, python: dict[str, 
     try:
         found = yield Call(*_verification(tool, record, sent, limits.timeout))
     except Exception as error:
-        message = codec.clean_text(str(error) or kind_of(error), 2000)
+        message = codec.error_text(error, 2000)
         yield from _look_again(visit, tool, record, limits, f"it could not be looked up: {message}", doubt)
     if found is not None:
         value = found.value if isinstance(found, Found) else found
@@ -629,7 +672,8 @@ def _restamp(visit: Visit, record: Record, tool: Tool, *, open_send: bool, windo
     if window and tool.idempotent is not None:
         remaining = tool.idempotent.total_seconds() - execution.lease.seconds
     row = execution.write(
-        statements.RESTAMP, {"id": record.id, "seen": record.intent_epoch, "open": open_send, "window": remaining}
+        statements.RESTAMP,
+        {"id": record.id, "seen": record.intent_epoch, "open": open_send, "window": remaining},
     )
     if row is None:
         raise suspend(visit, BackOff(timedelta(), "the operation changed while it was looked at"))
@@ -668,9 +712,9 @@ def _did_not_happen(visit: Visit, record: Record) -> None:
 
     def store(unsure: bool) -> None:
         lifecycle.lock_run(execution.run_id)
-        Operation.objects.filter(pk=record.id, status=OpStatus.PENDING, intent_epoch=record.intent_epoch).update(
-            status=OpStatus.RETRY, settled_by="verify"
-        )
+        Operation.objects.filter(
+            pk=record.id, status=OpStatus.PENDING, intent_epoch=record.intent_epoch
+        ).update(status=OpStatus.RETRY, settled_by="verify")
 
     cold(store, execution.lease)
     record.status = OpStatus.RETRY
@@ -735,7 +779,7 @@ def query(
         answer = yield Call(tool.fn, arguments, tool.is_async, limits.timeout)
     except Exception as error:
         verdict = classify(error, effect=False)
-        message = codec.clean_text(str(error) or kind_of(error), 10_000)
+        error_kind, message = type(error).__name__, codec.error_text(error)
         fresh = yield Block(lambda: visit.tool_limits(tool, fresh=True))
         tries = (record.tries if record else 0) + 1
         retry = verdict.verdict is not Verdict.FINAL and tries < fresh.max_attempts
@@ -743,18 +787,42 @@ def query(
         status = OpStatus.RETRY if retry else OpStatus.FAILED
         yield Block(
             lambda: _record(
-                visit, kind, tool.name, position, ordinal, digest, encoded, status, None, kind_of(error), message, by, begun
+                visit,
+                kind,
+                tool.name,
+                position,
+                ordinal,
+                digest,
+                encoded,
+                status,
+                None,
+                error_kind,
+                message,
+                by,
+                begun,
             )
         )
         if retry:
             raise suspend(visit, BackOff(_pause(verdict, fresh, tries), f"{tool.name}: {message}")) from error
         visit.final_failures[tool.name] = by
-        raise ToolFailed(tool.name, kind_of(error), message) from error
+        raise ToolFailed(tool.name, error_kind, message) from error
     failpoint("query.answered")
     recorded = record_answer(answer, tool.name)
     yield Block(
         lambda: _record(
-            visit, kind, tool.name, position, ordinal, digest, encoded, OpStatus.DONE, recorded, "", "", "", begun
+            visit,
+            kind,
+            tool.name,
+            position,
+            ordinal,
+            digest,
+            encoded,
+            OpStatus.DONE,
+            recorded,
+            "",
+            "",
+            "",
+            begun,
         )
     )
     return parse(tool.returns, tool.name, codec.decode(recorded))

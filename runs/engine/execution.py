@@ -227,7 +227,9 @@ def attempt_digest(
     run_id: uuid.UUID, step_seq: int, attempt_no: int, epoch: int, step: str, outcome: str, error_type: str
 ) -> str:
     """What an event says of the attempt that it refers to; doctor makes it again from the attempt's row."""
-    return codec.digest([str(run_id), step_seq, attempt_no, epoch, step, outcome, codec.clean_text(error_type, 200)])
+    return codec.digest(
+        [str(run_id), step_seq, attempt_no, epoch, step, outcome, codec.clean_text(error_type, 200)]
+    )
 
 
 def payload_limit() -> int:

@@ -18,6 +18,7 @@ from runs import codec, lifecycle, policies, redaction, registry, waits
 from runs.engine import effects, statements
 from runs.engine.closing import exhaust, limits_of, spend_failure
 from runs.engine.context import AsyncContext, Context, Visit
+from runs.engine.database import cold
 from runs.engine.effects import AskDoubt, BackOff, OpenWait, first_error
 from runs.engine.execution import Execution, Record, attempt_digest, dumps, record_attempt
 from runs.engine.lease import clock
@@ -43,8 +44,6 @@ log = structlog.get_logger(__name__)
 CONTROL = (Suspend, Cancelled, LeaseLost, Diverged, ContextClosed)
 
 
-
-
 class Snapshot:
     """What a worker believes about limits between two looks at the database."""
 
@@ -59,7 +58,11 @@ class Executor:
     """Executes claimed runs. One per worker process; `def` steps on the caller's thread, `async def` steps on the loop."""
 
     def __init__(
-        self, snapshot: Snapshot, draining: Callable[[], bool], loop: asyncio.AbstractEventLoop, blocking: Blocking
+        self,
+        snapshot: Snapshot,
+        draining: Callable[[], bool],
+        loop: asyncio.AbstractEventLoop,
+        blocking: Blocking,
     ) -> None:
         self.snapshot, self.draining, self.loop, self.blocking = snapshot, draining, loop, blocking
 
@@ -123,7 +126,9 @@ class Executor:
                 limits = limits_of(run)
                 if run.failures < limits.max_attempts:
                     return False
-                record_attempt(run, Outcome.FENCED, error="the retry limit was lowered; the body was not executed")
+                record_attempt(
+                    run, Outcome.FENCED, error="the retry limit was lowered; the body was not executed"
+                )
                 exhaust(run, execution.actor, reason="the retry limit was lowered", limits=limits)
                 return True
 
@@ -144,7 +149,7 @@ class Executor:
                 run_id=run.pk, step_seq=run.step_seq, status=OpStatus.OPEN
             )
             opened = list(still.order_by("ordinal"))
-            if any([self._already_settled(run, operation) for operation in opened]) or not opened:
+            if sum(self._already_settled(run, operation) for operation in opened) > 0 or not opened:
                 return True
             run.attempt_no -= 1
             self._wait_on(run, opened, settled=False)
@@ -153,9 +158,13 @@ class Executor:
         return execution.under_lock(settle, False)
 
     def _in_doubt(self, execution: Execution) -> bool:
-        return execution.database.once(
-            "SELECT 1 FROM runs_operation WHERE run_id = %(run)s AND status = 'pending' LIMIT 1", {"run": execution.run_id}
-        ) is not None
+        return (
+            execution.database.once(
+                "SELECT 1 FROM runs_operation WHERE run_id = %(run)s AND status = 'pending' LIMIT 1",
+                {"run": execution.run_id},
+            )
+            is not None
+        )
 
     def _step(self, execution: Execution) -> Step | None:
         if execution.compensating:
@@ -209,14 +218,17 @@ class Executor:
             # One that is half done is recorded in this visit and must be settled first.
             return [(op.pk, op.compensate_with, _undo_arguments(op)) for op in found]
 
-        for of, tool_name, available in effects.cold(plan, visit.execution.lease):
+        for of, tool_name, available in cold(plan, visit.execution.lease):
             tool = registry.tool(tool_name)
             wanted = {name: available[name] for name in tool.arguments.model_fields if name in available}
             context._drive(visit.compensate(tool, of, wanted))
         return _Compensated()
 
     def _atomic(self, visit: Visit, step: Step, state: Any) -> bool:
-        """Body and checkpoint in one transaction of Django's connection, the fence locked last. True if the run was given away."""
+        """Body and checkpoint in one transaction of Django's connection, the fence locked last.
+
+        True if the run was given away.
+        """
         execution = visit.execution
         workflow = registry.workflow(execution.workflow, execution.version)
         context = Context(visit, workflow.validate_input(codec.decode(execution.input)), state)
@@ -290,9 +302,13 @@ class Executor:
             what = ", ".join(f"{r.kind} {r.name} at {r.position}" for r in unused)
             raise Diverged(f"the step ended without coming to what it had recorded: {what}")
         if not isinstance(transition, Goto | Complete | Fail):
-            raise InvalidInput(f"step {step.name} returned {type(transition).__name__}, not Goto, Complete or Fail")
+            raise InvalidInput(
+                f"step {step.name} returned {type(transition).__name__}, not Goto, Complete or Fail"
+            )
         if isinstance(transition, Goto) and transition.target not in step.workflow.steps:
-            raise InvalidInput(f"step {step.name} goes to {transition.target!r}, which {step.workflow.name} does not have")
+            raise InvalidInput(
+                f"step {step.name} goes to {transition.target!r}, which {step.workflow.name} does not have"
+            )
 
     def _state(self, visit: Visit, state: Any) -> tuple[Any, str | None, bytes | None]:
         """The new state: encoded, as a parameter (None: unchanged), sealed."""
@@ -323,7 +339,13 @@ class Executor:
         effects.check_size(result, "result")
         display, result_sealed = redaction.split(result)
         digest = attempt_digest(
-            execution.run_id, execution.step_seq, execution.attempt_no, execution.epoch, execution.step, "succeeded", ""
+            execution.run_id,
+            execution.step_seq,
+            execution.attempt_no,
+            execution.epoch,
+            execution.step,
+            "succeeded",
+            "",
         )
         return statements.COMPLETE, {
             "result": dumps(display),
@@ -334,7 +356,12 @@ class Executor:
             "started": execution.attempt_started_at,
             "actor": execution.actor.name,
             "event": dumps(
-                {"step": execution.step, "visit": execution.step_seq, "attempt": digest, "result": codec.digest(result)}
+                {
+                    "step": execution.step,
+                    "visit": execution.step_seq,
+                    "attempt": digest,
+                    "result": codec.digest(result),
+                }
             ),
         }
 
@@ -358,9 +385,7 @@ class Executor:
                 outcome = Outcome.FAILED
             error = transition.reason if isinstance(transition, Fail) else ""
             kept = encoded if text is not None else None
-            digest = record_attempt(
-                run, outcome, error_type="Fail" if error else "", error=error, state=kept
-            )
+            digest = record_attempt(run, outcome, error_type="Fail" if error else "", error=error, state=kept)
             if text is not None:
                 run.state, run.state_sealed = redaction.split(encoded)
                 run.save(update_fields=["state", "state_sealed"])
@@ -467,7 +492,8 @@ class Executor:
                 return
             now = business.now()
             opened = [self._open(run, w) for w in visit.wants if isinstance(w, OpenWait)]
-            settled = any([self._already_settled(run, operation) for operation in opened])
+            # Every one of them, not only up to the first that is settled.
+            settled = sum(self._already_settled(run, operation) for operation in opened) > 0
             error = "; ".join(w.reason for w in backs if w.reason)
             retry_at = now + min(w.pause for w in backs) if backs else None
             digest = record_attempt(
@@ -480,7 +506,13 @@ class Executor:
                 lifecycle.requeue(run, retry_at, status=Status.RETRYING)
                 if error:
                     lifecycle.append_event(
-                        run, "retrying", execution.actor, error[:2000], step=run.step, visit=run.step_seq, attempt=digest
+                        run,
+                        "retrying",
+                        execution.actor,
+                        error[:2000],
+                        step=run.step,
+                        visit=run.step_seq,
+                        attempt=digest,
                     )
                 return
             self._wait_on(run, opened, settled=settled)
@@ -502,7 +534,9 @@ class Executor:
         times += [run.deadline_at] if run.deadline_at else []
         run.wake_at = business.now() if settled else min(times) if times else None
         run.sort_at = None if run.wake_at is None else run.wake_at - lifecycle.head_start(run)
-        run.save(update_fields=["status", "worker_id", "attempt_started_at", "attempt_no", "wake_at", "sort_at"])
+        run.save(
+            update_fields=["status", "worker_id", "attempt_started_at", "attempt_no", "wake_at", "sort_at"]
+        )
 
     def _ask_doubt(self, run: Run, doubt: AskDoubt, execution: Execution) -> None:
         """Ask a person, unless the outcome arrived meanwhile."""
@@ -549,22 +583,26 @@ class Executor:
         """An error of the body: retried by the step's policy, unless a tool's failure is already final."""
         execution = visit.execution
         kind = type(error).__name__
-        message = codec.clean_text(_text_of(error), 10_000)
+        message = first_error(error) if isinstance(error, ValidationError) else codec.error_text(error)
         trace = codec.clean_text(_trace_of(error))
 
         def transact(run: Run) -> None:
-            digest = record_attempt(
-                run, Outcome.FAILED, error_type=kind, error=message, traceback=trace
-            )
+            digest = record_attempt(run, Outcome.FAILED, error_type=kind, error=message, traceback=trace)
             forget_trailing_queries(run)
             final = self._final_kind(visit, error)
             if final is None:
-                spend_failure(run, limits_of(run), execution.actor, reason=f"{kind}: {message}"[:2000], attempt=digest)
+                spend_failure(
+                    run, limits_of(run), execution.actor, reason=f"{kind}: {message}"[:2000], attempt=digest
+                )
             elif run.cancel_requested_at and not run.compensating:
                 lifecycle.carry_out_cancel(run, execution.actor)
             elif run.compensating:
                 lifecycle.ask_person(
-                    run, AttentionKind.COMPENSATION, f"a compensation failed: {message}"[:2000], execution.actor, attempt=digest
+                    run,
+                    AttentionKind.COMPENSATION,
+                    f"a compensation failed: {message}"[:2000],
+                    execution.actor,
+                    attempt=digest,
                 )
             else:
                 lifecycle.end(
@@ -589,11 +627,18 @@ class Executor:
 
     def _final_kind(self, visit: Visit, error: Exception) -> FailureKind | None:
         """The failure kind of an error that the step's retries cannot help; None for one that they may."""
-        if isinstance(error, Rejected | InvalidInput | UnlabelledParallel | ValidationError | codec.NotRecordable):
+        if isinstance(
+            error, Rejected | InvalidInput | UnlabelledParallel | ValidationError | codec.NotRecordable
+        ):
             return FailureKind.NOT_RETRYABLE
         if isinstance(error, ToolFailed):
             by = visit.final_failures.get(error.tool) or next(
-                (r.settled_by for r in visit.records.values() if r.name == error.tool and r.status == OpStatus.FAILED), ""
+                (
+                    r.settled_by
+                    for r in visit.records.values()
+                    if r.name == error.tool and r.status == OpStatus.FAILED
+                ),
+                "",
             )
             return FailureKind.EXHAUSTED if by == "exhausted" else FailureKind.NOT_RETRYABLE
         return None
@@ -662,20 +707,8 @@ def _undo_arguments(operation: Operation) -> dict[str, Any]:
     return {**(arguments if isinstance(arguments, dict) else {}), "result": result}
 
 
-def _text_of(error: Exception) -> str:
-    """`str(error)`, defensively: an error that cannot be printed must not hide itself (FAULTS P8)."""
-    try:
-        if isinstance(error, ValidationError):
-            return first_error(error)
-        return str(error)
-    except Exception as inner:
-        return f"(its text could not be made: {type(inner).__name__})"
-
-
 def _trace_of(error: Exception) -> str:
     try:
         return "".join(traceback.format_exception(error))
     except Exception as inner:
         return f"(the traceback could not be made: {type(inner).__name__})"
-
-

@@ -51,7 +51,8 @@ def close(worker_id: uuid.UUID) -> None:
     """This worker holds nothing any more and ends its own lease."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE runs_worker SET closed_at = coalesce(closed_at, statement_timestamp()) WHERE id = %s", [worker_id]
+            "UPDATE runs_worker SET closed_at = coalesce(closed_at, statement_timestamp()) WHERE id = %s",
+            [worker_id],
         )
 
 
@@ -65,7 +66,7 @@ def rearm_capable(capabilities: list[str], queues: list[str], batch: int = 500) 
             " sort_at = agentops_now() - make_interval(mins => r.priority) FROM parked WHERE r.id = parked.id",
             [queues, capabilities, batch],
         )
-        return cursor.rowcount
+        return int(cursor.rowcount)
 
 
 def park_incapable(batch: int = 200) -> int:
@@ -81,7 +82,23 @@ def park_incapable(batch: int = 200) -> int:
             " UPDATE runs_run r SET held_by = 'no_capable_worker', wake_at = NULL, sort_at = NULL FROM due WHERE r.id = due.id",
             [batch],
         )
-        return cursor.rowcount
+        return int(cursor.rowcount)
+
+
+def rearm_unpaused(batch: int = 500) -> int:
+    """Make runs due again that are parked for a pause that is over. Returns how many.
+
+    Resuming re-arms them, but a worker that had not heard of it yet may have parked one after that.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH parked AS (SELECT id FROM runs_run r WHERE held_by = 'paused' AND NOT EXISTS (SELECT FROM runs_policy p"
+            " WHERE p.scope = 'workflow' AND p.name = r.workflow AND p.paused) LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)"
+            " UPDATE runs_run r SET held_by = '', wake_at = agentops_now(),"
+            " sort_at = agentops_now() - make_interval(mins => r.priority) FROM parked WHERE r.id = parked.id",
+            [batch],
+        )
+        return int(cursor.rowcount)
 
 
 def expired(worker_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
@@ -197,7 +214,11 @@ def close_overrun(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int | None = N
         ).first()
         if run is None or (epoch is not None and run.epoch != epoch):
             return False
-        took = (run.wake_at - run.attempt_started_at).total_seconds() if run.wake_at and run.attempt_started_at else 0
+        took = (
+            (run.wake_at - run.attempt_started_at).total_seconds()
+            if run.wake_at and run.attempt_started_at
+            else 0
+        )
         close_dead_attempt(
             run,
             outcome=Outcome.TIMED_OUT,
@@ -209,16 +230,32 @@ def close_overrun(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int | None = N
     return cold(close)
 
 
+def hand_back_stray(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int) -> bool:
+    """Give back a run that its living worker does not execute. Its attempt is closed as stopped and spends nothing.
+
+    It gets a row, since it may have recorded operations before its worker lost it: the next attempt must look for them.
+    """
+    return _close_held(run_id, worker_id, epoch, Outcome.STOPPED, "reconcile", "its worker did not execute it")
+
+
 def close_broken(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int, error: str) -> bool:
     """The engine itself failed over this run: count that like a death, so that it ends in the dead letter, not in a loop."""
+    return _close_held(run_id, worker_id, epoch, Outcome.CRASHED, "engine", error)
+
+
+def _close_held(
+    run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int, outcome: Outcome, closed_by: str, error: str
+) -> bool:
+    """Close the attempt of `epoch` if this worker still holds it. False if it does not."""
 
     def close(unsure: bool) -> bool:
-        run = Run.objects.select_for_update(no_key=True, of=("self",)).filter(
+        held = Run.objects.select_for_update(no_key=True, of=("self",)).filter(
             pk=run_id, status=Status.RUNNING, worker_id=worker_id, epoch=epoch
-        ).first()
+        )
+        run = held.first()
         if run is None:
             return False
-        close_dead_attempt(run, outcome=Outcome.CRASHED, closed_by="engine", error=error)
+        close_dead_attempt(run, outcome=outcome, closed_by=closed_by, error=error)
         return True
 
     return cold(close)

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol
 
 import psycopg
@@ -53,7 +54,13 @@ class RunWorker:
     """Executes runs in `slots` slots until `stop` is set. `run` blocks; call it on a thread of its own."""
 
     def __init__(
-        self, *, worker_id: uuid.UUID, queues: Sequence[str], slots: int, stop: StopSignal, alone: bool = False
+        self,
+        *,
+        worker_id: uuid.UUID,
+        queues: Sequence[str],
+        slots: int,
+        stop: StopSignal,
+        alone: bool = False,
     ) -> None:
         """With `alone` it takes nothing but runs that were there when a worker died, one at a time."""
         self.worker_id, self.queues, self.stop, self.alone = worker_id, list(queues), stop, alone
@@ -200,9 +207,10 @@ class RunWorker:
             strays.add((run_id, epoch))
         for run_id, epoch in strays & self._strays:
             log.warning("run.handed_back", run=str(run_id))
-            self.database.once(
-                statements.HAND_BACK, {"run": run_id, "epoch": epoch, "worker": self.worker_id}
-            )
+            try:
+                leases.hand_back_stray(run_id, self.worker_id, epoch)
+            except UNSURE_DJANGO as error:
+                log.warning("run.hand_back_again", error=str(error))
         self._strays = strays
 
     def _overruns(self) -> None:
@@ -220,7 +228,9 @@ class RunWorker:
             execution.lost = True
             log.warning("attempt.timed_out", run=str(execution.run_id), step=execution.step)
             with self._lock:
-                self._live.pop(execution.run_id, None)
+                # Another claim of this worker may have entered the run again meanwhile.
+                if self._live.get(execution.run_id) is execution:
+                    del self._live[execution.run_id]
                 self._lost.add(id(execution))
                 self.wants_recycle = self.wants_recycle or len(self._lost) * 2 >= self.slots
             self._wake()
@@ -282,6 +292,7 @@ class RunWorker:
     def _sweep(self) -> None:
         leases.sweep()
         leases.park_incapable()
+        leases.rearm_unpaused()
         self.snapshot.refresh()
 
     def _claim(self, capabilities: list[str]) -> bool:
@@ -307,7 +318,9 @@ class RunWorker:
                 return len(rows) < free
         return False
 
-    def _claim_from(self, statement: str, queue: str, limit: int, capabilities: list[str]) -> list[tuple[Any, ...]]:
+    def _claim_from(
+        self, statement: str, queue: str, limit: int, capabilities: list[str]
+    ) -> list[tuple[Any, ...]]:
         overrides = self.snapshot.overrides
         self._claimed_at = clock()
         return self.database.all(
@@ -364,7 +377,7 @@ class RunWorker:
         ).start()
 
     def _execute(self, execution: Execution) -> None:
-        structlog.contextvars.bind_contextvars(run=str(execution.run_id), worker=str(self.worker_id)[:8])
+        structlog.contextvars.bind_contextvars(run=str(execution.run_id))
         try:
             self.executor.run(execution)
         except LeaseLost as error:
@@ -390,10 +403,8 @@ class RunWorker:
             log.warning("run.not_closed", error=str(again))  # reconciliation hands it back
 
     def _wake(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # full: it will wake anyway
             os.write(self._wake_w, b"x")
-        except BlockingIOError:
-            pass  # full: it will wake anyway
 
     def _drain_pipe(self) -> None:
         try:

@@ -9,7 +9,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -18,14 +17,14 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Clock',
+            name="Clock",
             fields=[
-                ('id', models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
-                ('shift', models.DurationField()),
+                ("id", models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
+                ("shift", models.DurationField()),
             ],
             options={
-                'db_table': 'runs_clock',
-                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='clock_one_row')],
+                "db_table": "runs_clock",
+                "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="clock_one_row")],
             },
         ),
         # Before every table whose default is agentops_now(). Not `clock_timestamp()`: a STABLE function is evaluated once
@@ -39,400 +38,966 @@ class Migration(migrations.Migration):
             "DROP FUNCTION agentops_now",
         ),
         migrations.CreateModel(
-            name='Blob',
+            name="Blob",
             fields=[
-                ('sha256', models.TextField(primary_key=True, serialize=False)),
-                ('body', models.BinaryField()),
-                ('created_at', models.DateTimeField(db_default=runs.clock.Now())),
+                ("sha256", models.TextField(primary_key=True, serialize=False)),
+                ("body", models.BinaryField()),
+                ("created_at", models.DateTimeField(db_default=runs.clock.Now())),
             ],
             options={
-                'db_table': 'runs_blob',
+                "db_table": "runs_blob",
             },
         ),
         migrations.CreateModel(
-            name='Event',
+            name="Event",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'seq', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.UUIDField()),
-                ('seq', models.PositiveIntegerField()),
-                ('at', models.DateTimeField()),
-                ('kind', models.TextField()),
-                ('actor_id', models.BigIntegerField(null=True)),
-                ('actor', models.TextField(help_text="Name at the time; 'worker …', 'clock' or 'agent' for none")),
-                ('reason', models.TextField(blank=True, default='')),
-                ('data', models.JSONField(default=dict)),
-                ('head', models.BinaryField()),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "seq", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.UUIDField()),
+                ("seq", models.PositiveIntegerField()),
+                ("at", models.DateTimeField()),
+                ("kind", models.TextField()),
+                ("actor_id", models.BigIntegerField(null=True)),
+                (
+                    "actor",
+                    models.TextField(help_text="Name at the time; 'worker …', 'clock' or 'agent' for none"),
+                ),
+                ("reason", models.TextField(blank=True, default="")),
+                ("data", models.JSONField(default=dict)),
+                ("head", models.BinaryField()),
             ],
             options={
-                'db_table': 'runs_event',
+                "db_table": "runs_event",
             },
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'step_seq', 'attempt_no', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.UUIDField()),
-                ('step_seq', models.PositiveIntegerField()),
-                ('attempt_no', models.PositiveIntegerField()),
-                ('epoch', models.PositiveBigIntegerField()),
-                ('step', models.TextField()),
-                ('outcome', models.TextField(choices=[('succeeded', 'Succeeded'), ('suspended', 'Suspended'), ('failed', 'Failed'), ('timed_out', 'Timed out'), ('crashed', 'Crashed'), ('stopped', 'Stopped'), ('fenced', 'Fenced'), ('cancelled', 'Cancelled')])),
-                ('worker_id', models.UUIDField(null=True)),
-                ('started_at', models.DateTimeField()),
-                ('ended_at', models.DateTimeField()),
-                ('error_type', models.TextField(blank=True, default='')),
-                ('error', models.TextField(blank=True, default='')),
-                ('traceback', models.TextField(blank=True, default='')),
-                ('retry_at', models.DateTimeField(null=True)),
-                ('state_after', models.JSONField(help_text='The state as this attempt left it; NULL: unchanged', null=True)),
-                ('state_after_sealed', models.BinaryField(null=True)),
-                ('closed_by', models.TextField(blank=True, default='', help_text='Empty: its own worker; else who closed it')),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id",
+                        "step_seq",
+                        "attempt_no",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("run_id", models.UUIDField()),
+                ("step_seq", models.PositiveIntegerField()),
+                ("attempt_no", models.PositiveIntegerField()),
+                ("epoch", models.PositiveBigIntegerField()),
+                ("step", models.TextField()),
+                (
+                    "outcome",
+                    models.TextField(
+                        choices=[
+                            ("succeeded", "Succeeded"),
+                            ("suspended", "Suspended"),
+                            ("failed", "Failed"),
+                            ("timed_out", "Timed out"),
+                            ("crashed", "Crashed"),
+                            ("stopped", "Stopped"),
+                            ("fenced", "Fenced"),
+                            ("cancelled", "Cancelled"),
+                        ]
+                    ),
+                ),
+                ("worker_id", models.UUIDField(null=True)),
+                ("started_at", models.DateTimeField()),
+                ("ended_at", models.DateTimeField()),
+                ("error_type", models.TextField(blank=True, default="")),
+                ("error", models.TextField(blank=True, default="")),
+                ("traceback", models.TextField(blank=True, default="")),
+                ("retry_at", models.DateTimeField(null=True)),
+                (
+                    "state_after",
+                    models.JSONField(
+                        help_text="The state as this attempt left it; NULL: unchanged", null=True
+                    ),
+                ),
+                ("state_after_sealed", models.BinaryField(null=True)),
+                (
+                    "closed_by",
+                    models.TextField(
+                        blank=True, default="", help_text="Empty: its own worker; else who closed it"
+                    ),
+                ),
             ],
             options={
-                'db_table': 'runs_attempt',
-                'constraints': [models.CheckConstraint(condition=models.Q(('outcome__in', ['succeeded', 'suspended', 'failed', 'timed_out', 'crashed', 'stopped', 'fenced', 'cancelled'])), name='attempt_outcome_known')],
+                "db_table": "runs_attempt",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "outcome__in",
+                                [
+                                    "succeeded",
+                                    "suspended",
+                                    "failed",
+                                    "timed_out",
+                                    "crashed",
+                                    "stopped",
+                                    "fenced",
+                                    "cancelled",
+                                ],
+                            )
+                        ),
+                        name="attempt_outcome_known",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='LogLine',
+            name="LogLine",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.UUIDField()),
-                ('step_seq', models.PositiveIntegerField()),
-                ('position', models.TextField()),
-                ('attempt_no', models.PositiveIntegerField()),
-                ('level', models.TextField(default='info')),
-                ('text', models.TextField()),
-                ('data', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField(db_default=runs.clock.Now())),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.UUIDField()),
+                ("step_seq", models.PositiveIntegerField()),
+                ("position", models.TextField()),
+                ("attempt_no", models.PositiveIntegerField()),
+                ("level", models.TextField(default="info")),
+                ("text", models.TextField()),
+                ("data", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField(db_default=runs.clock.Now())),
             ],
             options={
-                'db_table': 'runs_log_line',
-                'constraints': [models.UniqueConstraint(fields=('run_id', 'step_seq', 'position'), name='log_line_identity')],
+                "db_table": "runs_log_line",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run_id", "step_seq", "position"), name="log_line_identity"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Message',
+            name="Message",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.UUIDField()),
-                ('step_seq', models.PositiveIntegerField()),
-                ('position', models.TextField()),
-                ('attempt_no', models.PositiveIntegerField()),
-                ('role', models.TextField()),
-                ('content', models.JSONField()),
-                ('content_sealed', models.BinaryField(null=True)),
-                ('digest', models.TextField()),
-                ('created_at', models.DateTimeField(db_default=runs.clock.Now())),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.UUIDField()),
+                ("step_seq", models.PositiveIntegerField()),
+                ("position", models.TextField()),
+                ("attempt_no", models.PositiveIntegerField()),
+                ("role", models.TextField()),
+                ("content", models.JSONField()),
+                ("content_sealed", models.BinaryField(null=True)),
+                ("digest", models.TextField()),
+                ("created_at", models.DateTimeField(db_default=runs.clock.Now())),
             ],
             options={
-                'db_table': 'runs_message',
-                'constraints': [models.UniqueConstraint(fields=('run_id', 'step_seq', 'position'), name='message_identity')],
+                "db_table": "runs_message",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run_id", "step_seq", "position"), name="message_identity"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Policy',
+            name="Policy",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('scope', models.TextField(choices=[('workflow', 'Workflow'), ('step', 'Step'), ('tool', 'Tool')])),
-                ('name', models.TextField()),
-                ('max_attempts', models.PositiveIntegerField(blank=True, null=True)),
-                ('backoff_base_s', models.FloatField(blank=True, null=True)),
-                ('backoff_max_s', models.FloatField(blank=True, null=True)),
-                ('timeout_s', models.FloatField(blank=True, null=True)),
-                ('crash_limit', models.PositiveIntegerField(blank=True, null=True)),
-                ('paused', models.BooleanField(default=False)),
-                ('pause_reason', models.TextField(blank=True, default='')),
-                ('revision', models.PositiveIntegerField(default=1)),
-                ('changed_at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('changed_by', models.TextField(blank=True, default='')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "scope",
+                    models.TextField(choices=[("workflow", "Workflow"), ("step", "Step"), ("tool", "Tool")]),
+                ),
+                ("name", models.TextField()),
+                ("max_attempts", models.PositiveIntegerField(blank=True, null=True)),
+                ("backoff_base_s", models.FloatField(blank=True, null=True)),
+                ("backoff_max_s", models.FloatField(blank=True, null=True)),
+                ("timeout_s", models.FloatField(blank=True, null=True)),
+                ("crash_limit", models.PositiveIntegerField(blank=True, null=True)),
+                ("paused", models.BooleanField(default=False)),
+                ("pause_reason", models.TextField(blank=True, default="")),
+                ("revision", models.PositiveIntegerField(default=1)),
+                ("changed_at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("changed_by", models.TextField(blank=True, default="")),
             ],
             options={
-                'db_table': 'runs_policy',
-                'permissions': [('change_limits', 'Can change limits and pause workflows')],
-                'constraints': [models.UniqueConstraint(fields=('scope', 'name'), name='policy_scope_once'), models.CheckConstraint(condition=models.Q(('scope__in', ['workflow', 'step', 'tool'])), name='policy_scope_known'), models.CheckConstraint(condition=models.Q(('max_attempts__isnull', True), models.Q(('max_attempts__gte', 1), ('max_attempts__lte', 1000)), _connector='OR'), name='policy_attempts_range'), models.CheckConstraint(condition=models.Q(('timeout_s__isnull', True), ('timeout_s__gt', 0), _connector='OR'), name='policy_timeout_positive'), models.CheckConstraint(condition=models.Q(models.Q(('backoff_base_s__isnull', True), ('backoff_base_s__gte', 0), _connector='OR'), models.Q(('backoff_max_s__isnull', True), ('backoff_max_s__gte', 0), _connector='OR')), name='policy_backoff_not_negative'), models.CheckConstraint(condition=models.Q(('crash_limit__isnull', True), ('crash_limit__gte', 1), _connector='OR'), name='policy_crash_limit_positive'), models.CheckConstraint(condition=models.Q(('paused', False), ('scope', 'workflow'), _connector='OR'), name='policy_pause_is_workflow')],
+                "db_table": "runs_policy",
+                "permissions": [("change_limits", "Can change limits and pause workflows")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("scope", "name"), name="policy_scope_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(("scope__in", ["workflow", "step", "tool"])),
+                        name="policy_scope_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("max_attempts__isnull", True),
+                            models.Q(("max_attempts__gte", 1), ("max_attempts__lte", 1000)),
+                            _connector="OR",
+                        ),
+                        name="policy_attempts_range",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("timeout_s__isnull", True), ("timeout_s__gt", 0), _connector="OR"
+                        ),
+                        name="policy_timeout_positive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("backoff_base_s__isnull", True), ("backoff_base_s__gte", 0), _connector="OR"
+                            ),
+                            models.Q(
+                                ("backoff_max_s__isnull", True), ("backoff_max_s__gte", 0), _connector="OR"
+                            ),
+                        ),
+                        name="policy_backoff_not_negative",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("crash_limit__isnull", True), ("crash_limit__gte", 1), _connector="OR"
+                        ),
+                        name="policy_crash_limit_positive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("paused", False), ("scope", "workflow"), _connector="OR"),
+                        name="policy_pause_is_workflow",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Run',
+            name="Run",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('workflow', models.TextField()),
-                ('version', models.PositiveIntegerField()),
-                ('queue', models.TextField(default='default')),
-                ('priority', models.PositiveSmallIntegerField(default=0, help_text="0–9; each point is a minute's head start")),
-                ('subject', models.TextField(blank=True, default='', help_text='What the run is about, such as “order 1042”')),
-                ('tenant', models.TextField(blank=True, default='')),
-                ('start_key', models.TextField(blank=True, null=True)),
-                ('started_by_name', models.TextField()),
-                ('created_at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('deadline_at', models.DateTimeField(blank=True, null=True)),
-                ('input', models.JSONField()),
-                ('input_sealed', models.BinaryField(null=True)),
-                ('input_digest', models.TextField(help_text='sha256 of the canonical JSON of the true input')),
-                ('step', models.TextField(help_text='The cursor')),
-                ('step_seq', models.PositiveIntegerField(default=1)),
-                ('attempt_no', models.PositiveIntegerField(default=0, help_text='Tries of this visit so far')),
-                ('status', models.TextField(choices=[('queued', 'Queued'), ('running', 'Running'), ('waiting', 'Waiting'), ('retrying', 'Retrying'), ('attention', 'Attention'), ('cancelling', 'Cancelling'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('completed', 'Completed')], default='queued')),
-                ('epoch', models.PositiveBigIntegerField(default=0)),
-                ('wake_at', models.DateTimeField(blank=True, null=True)),
-                ('visit_started_at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('attempt_started_at', models.DateTimeField(blank=True, null=True)),
-                ('failures', models.PositiveIntegerField(default=0, help_text='Failed and timed-out tries of this visit')),
-                ('crashes', models.PositiveIntegerField(default=0, help_text='Tries of this visit whose worker died')),
-                ('lone_crashes', models.PositiveIntegerField(default=0, help_text='Of these, deaths while it ran alone')),
-                ('state', models.JSONField(default=dict)),
-                ('state_sealed', models.BinaryField(null=True)),
-                ('state_blob', models.TextField(blank=True, help_text='sha256 of a row of runs_blob', null=True)),
-                ('event_seq', models.PositiveIntegerField(default=0)),
-                ('event_head', models.BinaryField(default=b'')),
-                ('sort_at', models.DateTimeField(blank=True, help_text='wake_at − head start; NULL: nothing to claim', null=True)),
-                ('worker_id', models.UUIDField(blank=True, null=True)),
-                ('held_by', models.TextField(blank=True, choices=[('paused', 'Workflow paused'), ('no_capable_worker', 'No capable worker')], default='')),
-                ('compensating', models.BooleanField(default=False)),
-                ('resume_step', models.TextField(blank=True, default='', help_text='Where the cursor stood when compensation began')),
-                ('cancel_requested_at', models.DateTimeField(blank=True, null=True)),
-                ('cancel_requested_by', models.TextField(blank=True, default='')),
-                ('attention_kind', models.TextField(blank=True, choices=[('in_doubt', 'An effect is in doubt'), ('diverged', 'The code diverged from its record'), ('compensation', 'A compensation failed')], default='')),
-                ('failure_kind', models.TextField(blank=True, choices=[('exhausted', 'Retries exhausted'), ('crashed', 'Killed its worker too often'), ('not_retryable', 'Not retryable'), ('declared', 'Declared by the workflow'), ('deadline', 'Deadline passed')], default='')),
-                ('reason', models.TextField(blank=True, default='', help_text='Why it failed or needs attention, in a sentence')),
-                ('result', models.JSONField(blank=True, null=True)),
-                ('result_sealed', models.BinaryField(null=True)),
-                ('external', models.JSONField(default=dict, help_text='Identifiers elsewhere: transactions, sessions')),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('started_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("workflow", models.TextField()),
+                ("version", models.PositiveIntegerField()),
+                ("queue", models.TextField(default="default")),
+                (
+                    "priority",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="0–9; each point is a minute's head start"
+                    ),
+                ),
+                (
+                    "subject",
+                    models.TextField(
+                        blank=True, default="", help_text="What the run is about, such as “order 1042”"
+                    ),
+                ),
+                ("tenant", models.TextField(blank=True, default="")),
+                ("start_key", models.TextField(blank=True, null=True)),
+                ("started_by_name", models.TextField()),
+                ("created_at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("deadline_at", models.DateTimeField(blank=True, null=True)),
+                ("input", models.JSONField()),
+                ("input_sealed", models.BinaryField(null=True)),
+                (
+                    "input_digest",
+                    models.TextField(help_text="sha256 of the canonical JSON of the true input"),
+                ),
+                ("step", models.TextField(help_text="The cursor")),
+                ("step_seq", models.PositiveIntegerField(default=1)),
+                (
+                    "attempt_no",
+                    models.PositiveIntegerField(default=0, help_text="Tries of this visit so far"),
+                ),
+                (
+                    "status",
+                    models.TextField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("waiting", "Waiting"),
+                            ("retrying", "Retrying"),
+                            ("attention", "Attention"),
+                            ("cancelling", "Cancelling"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                            ("completed", "Completed"),
+                        ],
+                        default="queued",
+                    ),
+                ),
+                ("epoch", models.PositiveBigIntegerField(default=0)),
+                ("wake_at", models.DateTimeField(blank=True, null=True)),
+                ("visit_started_at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("attempt_started_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "failures",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Failed and timed-out tries of this visit"
+                    ),
+                ),
+                (
+                    "crashes",
+                    models.PositiveIntegerField(default=0, help_text="Tries of this visit whose worker died"),
+                ),
+                (
+                    "lone_crashes",
+                    models.PositiveIntegerField(default=0, help_text="Of these, deaths while it ran alone"),
+                ),
+                ("state", models.JSONField(default=dict)),
+                ("state_sealed", models.BinaryField(null=True)),
+                (
+                    "state_blob",
+                    models.TextField(blank=True, help_text="sha256 of a row of runs_blob", null=True),
+                ),
+                ("event_seq", models.PositiveIntegerField(default=0)),
+                ("event_head", models.BinaryField(default=b"")),
+                (
+                    "sort_at",
+                    models.DateTimeField(
+                        blank=True, help_text="wake_at − head start; NULL: nothing to claim", null=True
+                    ),
+                ),
+                ("worker_id", models.UUIDField(blank=True, null=True)),
+                (
+                    "held_by",
+                    models.TextField(
+                        blank=True,
+                        choices=[("paused", "Workflow paused"), ("no_capable_worker", "No capable worker")],
+                        default="",
+                    ),
+                ),
+                ("compensating", models.BooleanField(default=False)),
+                (
+                    "resume_step",
+                    models.TextField(
+                        blank=True, default="", help_text="Where the cursor stood when compensation began"
+                    ),
+                ),
+                ("cancel_requested_at", models.DateTimeField(blank=True, null=True)),
+                ("cancel_requested_by", models.TextField(blank=True, default="")),
+                (
+                    "attention_kind",
+                    models.TextField(
+                        blank=True,
+                        choices=[
+                            ("in_doubt", "An effect is in doubt"),
+                            ("diverged", "The code diverged from its record"),
+                            ("compensation", "A compensation failed"),
+                        ],
+                        default="",
+                    ),
+                ),
+                (
+                    "failure_kind",
+                    models.TextField(
+                        blank=True,
+                        choices=[
+                            ("exhausted", "Retries exhausted"),
+                            ("crashed", "Killed its worker too often"),
+                            ("not_retryable", "Not retryable"),
+                            ("declared", "Declared by the workflow"),
+                            ("deadline", "Deadline passed"),
+                        ],
+                        default="",
+                    ),
+                ),
+                (
+                    "reason",
+                    models.TextField(
+                        blank=True, default="", help_text="Why it failed or needs attention, in a sentence"
+                    ),
+                ),
+                ("result", models.JSONField(blank=True, null=True)),
+                ("result_sealed", models.BinaryField(null=True)),
+                (
+                    "external",
+                    models.JSONField(default=dict, help_text="Identifiers elsewhere: transactions, sessions"),
+                ),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "started_by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'db_table': 'runs_run',
-                'permissions': [('start_run', 'Can start a run'), ('signal_run', 'Can send a signal to a run'), ('retry_run', 'Can retry a failed run'), ('cancel_run', 'Can cancel a run'), ('force_resume_run', 'Can force a run on'), ('resolve_doubt', 'Can say whether an effect happened'), ('view_payload', 'Can see inputs, states, messages and payloads')],
+                "db_table": "runs_run",
+                "permissions": [
+                    ("start_run", "Can start a run"),
+                    ("signal_run", "Can send a signal to a run"),
+                    ("retry_run", "Can retry a failed run"),
+                    ("cancel_run", "Can cancel a run"),
+                    ("force_resume_run", "Can force a run on"),
+                    ("resolve_doubt", "Can say whether an effect happened"),
+                    ("view_payload", "Can see inputs, states, messages and payloads"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Operation',
+            name="Operation",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('step_seq', models.PositiveIntegerField()),
-                ('position', models.TextField(help_text="The author's label or the ordinal")),
-                ('ordinal', models.PositiveIntegerField(help_text='Order of first appearance within the visit')),
-                ('attempt_no', models.PositiveIntegerField()),
-                ('kind', models.TextField(choices=[('effect', 'Effect'), ('query', 'Query'), ('model', 'Model request'), ('approval', 'Approval'), ('signal', 'Signal'), ('timer', 'Timer'), ('child', 'Child run')])),
-                ('name', models.TextField(help_text='Tool, model, signal or approval name')),
-                ('forgotten', models.BooleanField(default=False, help_text='A query that a later attempt asked again')),
-                ('args_digest', models.TextField(help_text='sha256 of the canonical JSON of the true arguments as requested')),
-                ('status', models.TextField(choices=[('pending', 'Pending'), ('open', 'Open'), ('retry', 'Retrying'), ('done', 'Done'), ('failed', 'Failed'), ('closed', 'Closed')])),
-                ('request', models.JSONField()),
-                ('request_sealed', models.BinaryField(null=True)),
-                ('approved', models.JSONField(help_text='Arguments as approved, where a person edited them', null=True)),
-                ('approved_sealed', models.BinaryField(null=True)),
-                ('response', models.JSONField(help_text='The raw answer, recorded before anything parses it', null=True)),
-                ('response_sealed', models.BinaryField(null=True)),
-                ('result', models.JSONField(null=True)),
-                ('result_sealed', models.BinaryField(null=True)),
-                ('response_blob', models.TextField(blank=True, null=True)),
-                ('error_type', models.TextField(blank=True, default='')),
-                ('error', models.TextField(blank=True, default='')),
-                ('provider_key', models.UUIDField(null=True)),
-                ('provider_ref', models.TextField(blank=True, default='')),
-                ('generation', models.PositiveIntegerField(default=0)),
-                ('tries', models.PositiveIntegerField(default=0, help_text='Definite answers, retryable errors included')),
-                ('looks', models.PositiveIntegerField(default=0, help_text='Verifications that could not settle it')),
-                ('intent_epoch', models.PositiveBigIntegerField(null=True)),
-                ('intent_worker_id', models.UUIDField(null=True)),
-                ('intent_at', models.DateTimeField(null=True)),
-                ('first_sent_at', models.DateTimeField(null=True)),
-                ('call_ended_at', models.DateTimeField(help_text='The sender said: my call is over, outcome unknown', null=True)),
-                ('earlier_send_open', models.BooleanField(default=False, help_text='Sent again while an earlier send could land')),
-                ('settled_by', models.TextField(blank=True, default='', help_text='Empty: an answer; verify; or a person')),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('correlation', models.TextField(blank=True, default='')),
-                ('compensates', models.UUIDField(help_text='The effect that this operation undoes', null=True)),
-                ('compensate_with', models.TextField(blank=True, default='', help_text='Tool that undoes this effect')),
-                ('started_at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, to='runs.run')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("step_seq", models.PositiveIntegerField()),
+                ("position", models.TextField(help_text="The author's label or the ordinal")),
+                (
+                    "ordinal",
+                    models.PositiveIntegerField(help_text="Order of first appearance within the visit"),
+                ),
+                ("attempt_no", models.PositiveIntegerField()),
+                (
+                    "kind",
+                    models.TextField(
+                        choices=[
+                            ("effect", "Effect"),
+                            ("query", "Query"),
+                            ("model", "Model request"),
+                            ("approval", "Approval"),
+                            ("signal", "Signal"),
+                            ("timer", "Timer"),
+                            ("child", "Child run"),
+                        ]
+                    ),
+                ),
+                ("name", models.TextField(help_text="Tool, model, signal or approval name")),
+                (
+                    "forgotten",
+                    models.BooleanField(default=False, help_text="A query that a later attempt asked again"),
+                ),
+                (
+                    "args_digest",
+                    models.TextField(
+                        help_text="sha256 of the canonical JSON of the true arguments as requested"
+                    ),
+                ),
+                (
+                    "status",
+                    models.TextField(
+                        choices=[
+                            ("pending", "Pending"),
+                            ("open", "Open"),
+                            ("retry", "Retrying"),
+                            ("done", "Done"),
+                            ("failed", "Failed"),
+                            ("closed", "Closed"),
+                        ]
+                    ),
+                ),
+                ("request", models.JSONField()),
+                ("request_sealed", models.BinaryField(null=True)),
+                (
+                    "approved",
+                    models.JSONField(
+                        help_text="Arguments as approved, where a person edited them", null=True
+                    ),
+                ),
+                ("approved_sealed", models.BinaryField(null=True)),
+                (
+                    "response",
+                    models.JSONField(
+                        help_text="The raw answer, recorded before anything parses it", null=True
+                    ),
+                ),
+                ("response_sealed", models.BinaryField(null=True)),
+                ("result", models.JSONField(null=True)),
+                ("result_sealed", models.BinaryField(null=True)),
+                ("response_blob", models.TextField(blank=True, null=True)),
+                ("error_type", models.TextField(blank=True, default="")),
+                ("error", models.TextField(blank=True, default="")),
+                ("provider_key", models.UUIDField(null=True)),
+                ("provider_ref", models.TextField(blank=True, default="")),
+                ("generation", models.PositiveIntegerField(default=0)),
+                (
+                    "tries",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Definite answers, retryable errors included"
+                    ),
+                ),
+                (
+                    "looks",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Verifications that could not settle it"
+                    ),
+                ),
+                ("intent_epoch", models.PositiveBigIntegerField(null=True)),
+                ("intent_worker_id", models.UUIDField(null=True)),
+                ("intent_at", models.DateTimeField(null=True)),
+                ("first_sent_at", models.DateTimeField(null=True)),
+                (
+                    "call_ended_at",
+                    models.DateTimeField(
+                        help_text="The sender said: my call is over, outcome unknown", null=True
+                    ),
+                ),
+                (
+                    "earlier_send_open",
+                    models.BooleanField(
+                        default=False, help_text="Sent again while an earlier send could land"
+                    ),
+                ),
+                (
+                    "settled_by",
+                    models.TextField(
+                        blank=True, default="", help_text="Empty: an answer; verify; or a person"
+                    ),
+                ),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("correlation", models.TextField(blank=True, default="")),
+                (
+                    "compensates",
+                    models.UUIDField(help_text="The effect that this operation undoes", null=True),
+                ),
+                (
+                    "compensate_with",
+                    models.TextField(blank=True, default="", help_text="Tool that undoes this effect"),
+                ),
+                ("started_at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        to="runs.run",
+                    ),
+                ),
             ],
             options={
-                'db_table': 'runs_operation',
+                "db_table": "runs_operation",
             },
         ),
         migrations.CreateModel(
-            name='Signal',
+            name="Signal",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.UUIDField(help_text='NULL until a wait with its correlation key takes it', null=True)),
-                ('name', models.TextField()),
-                ('correlation', models.TextField(blank=True, default='')),
-                ('source', models.TextField()),
-                ('external_id', models.TextField()),
-                ('payload', models.JSONField()),
-                ('payload_sealed', models.BinaryField(null=True)),
-                ('digest', models.TextField()),
-                ('received_at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('sent_by', models.TextField(blank=True, default='')),
-                ('consumed_by', models.UUIDField(help_text='The operation whose wait it settled', null=True)),
-                ('consumed_at', models.DateTimeField(null=True)),
-                ('ignored', models.TextField(blank=True, default='', help_text='Why it was kept but will not be used')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "run_id",
+                    models.UUIDField(
+                        help_text="NULL until a wait with its correlation key takes it", null=True
+                    ),
+                ),
+                ("name", models.TextField()),
+                ("correlation", models.TextField(blank=True, default="")),
+                ("source", models.TextField()),
+                ("external_id", models.TextField()),
+                ("payload", models.JSONField()),
+                ("payload_sealed", models.BinaryField(null=True)),
+                ("digest", models.TextField()),
+                ("received_at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("sent_by", models.TextField(blank=True, default="")),
+                ("consumed_by", models.UUIDField(help_text="The operation whose wait it settled", null=True)),
+                ("consumed_at", models.DateTimeField(null=True)),
+                (
+                    "ignored",
+                    models.TextField(
+                        blank=True, default="", help_text="Why it was kept but will not be used"
+                    ),
+                ),
             ],
             options={
-                'db_table': 'runs_signal',
-                'indexes': [models.Index(condition=models.Q(('consumed_at__isnull', True), ('ignored', '')), fields=['run_id', 'name'], name='signal_unused'), models.Index(condition=models.Q(('consumed_at__isnull', True), ('ignored', ''), ('run_id__isnull', True)), fields=['name', 'correlation'], name='signal_unrouted'), models.Index(fields=['run_id', 'id'], name='signal_by_run')],
-                'constraints': [models.UniqueConstraint(fields=('source', 'external_id'), name='signal_once'), models.UniqueConstraint(condition=models.Q(('consumed_by__isnull', False)), fields=('consumed_by',), name='signal_settles_one_wait')],
+                "db_table": "runs_signal",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("consumed_at__isnull", True), ("ignored", "")),
+                        fields=["run_id", "name"],
+                        name="signal_unused",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("consumed_at__isnull", True), ("ignored", ""), ("run_id__isnull", True)
+                        ),
+                        fields=["name", "correlation"],
+                        name="signal_unrouted",
+                    ),
+                    models.Index(fields=["run_id", "id"], name="signal_by_run"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("source", "external_id"), name="signal_once"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("consumed_by__isnull", False)),
+                        fields=("consumed_by",),
+                        name="signal_settles_one_wait",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Worker',
+            name="Worker",
             fields=[
-                ('id', models.UUIDField(primary_key=True, serialize=False)),
-                ('host', models.TextField()),
-                ('pid', models.PositiveIntegerField()),
-                ('queues', django.contrib.postgres.fields.ArrayField(base_field=models.TextField())),
-                ('capabilities', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), help_text='workflow@version/step')),
-                ('slots', models.PositiveIntegerField()),
-                ('code_version', models.TextField(blank=True, default='')),
-                ('started_at', models.DateTimeField()),
-                ('beat_at', models.DateTimeField()),
-                ('beat_until', models.DateTimeField()),
-                ('draining', models.BooleanField(default=False)),
-                ('lost_slots', models.PositiveIntegerField(default=0)),
-                ('closed_at', models.DateTimeField(help_text='No beat renews a closed row', null=True)),
-                ('reaped_at', models.DateTimeField(help_text='waitpid returned, or a person declared it gone', null=True)),
-                ('gone_by', models.TextField(blank=True, default='')),
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("host", models.TextField()),
+                ("pid", models.PositiveIntegerField()),
+                ("queues", django.contrib.postgres.fields.ArrayField(base_field=models.TextField())),
+                (
+                    "capabilities",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.TextField(), help_text="workflow@version/step"
+                    ),
+                ),
+                ("slots", models.PositiveIntegerField()),
+                ("code_version", models.TextField(blank=True, default="")),
+                ("started_at", models.DateTimeField()),
+                ("beat_at", models.DateTimeField()),
+                ("beat_until", models.DateTimeField()),
+                ("draining", models.BooleanField(default=False)),
+                ("lost_slots", models.PositiveIntegerField(default=0)),
+                ("closed_at", models.DateTimeField(help_text="No beat renews a closed row", null=True)),
+                (
+                    "reaped_at",
+                    models.DateTimeField(
+                        help_text="waitpid returned, or a person declared it gone", null=True
+                    ),
+                ),
+                ("gone_by", models.TextField(blank=True, default="")),
             ],
             options={
-                'db_table': 'runs_worker',
-                'permissions': [('declare_gone', 'Can declare a worker gone for good')],
-                'indexes': [models.Index(condition=models.Q(('closed_at__isnull', True)), fields=['beat_until'], name='worker_open')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('reaped_at__isnull', True), ('closed_at__isnull', False), _connector='OR'), name='worker_reaped_is_closed')],
+                "db_table": "runs_worker",
+                "permissions": [("declare_gone", "Can declare a worker gone for good")],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("closed_at__isnull", True)),
+                        fields=["beat_until"],
+                        name="worker_open",
+                    )
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("reaped_at__isnull", True), ("closed_at__isnull", False), _connector="OR"
+                        ),
+                        name="worker_reaped_is_closed",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='AuditEvent',
+            name="AuditEvent",
             fields=[
-                ('id', models.UUIDField(default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False)),
-                ('at', models.DateTimeField(db_default=runs.clock.Now())),
-                ('kind', models.TextField()),
-                ('target', models.TextField()),
-                ('actor', models.TextField()),
-                ('reason', models.TextField(blank=True, default='')),
-                ('old', models.JSONField(null=True)),
-                ('new', models.JSONField(null=True)),
-                ('actor_user', models.ForeignKey(db_column='actor_id', db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=runs.models.run.new_id, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("at", models.DateTimeField(db_default=runs.clock.Now())),
+                ("kind", models.TextField()),
+                ("target", models.TextField()),
+                ("actor", models.TextField()),
+                ("reason", models.TextField(blank=True, default="")),
+                ("old", models.JSONField(null=True)),
+                ("new", models.JSONField(null=True)),
+                (
+                    "actor_user",
+                    models.ForeignKey(
+                        db_column="actor_id",
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'db_table': 'runs_audit_event',
-                'indexes': [models.Index(fields=['target', '-id'], name='audit_by_target')],
+                "db_table": "runs_audit_event",
+                "indexes": [models.Index(fields=["target", "-id"], name="audit_by_target")],
             },
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('sort_at__isnull', False)), fields=['queue', 'sort_at'], name='run_due'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("sort_at__isnull", False)), fields=["queue", "sort_at"], name="run_due"
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('crashes__gt', 0), ('sort_at__isnull', False)), fields=['queue', 'sort_at'], name='run_due_alone'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("crashes__gt", 0), ("sort_at__isnull", False)),
+                fields=["queue", "sort_at"],
+                name="run_due_alone",
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('worker_id__isnull', False)), fields=['worker_id'], name='run_held_by_worker'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("worker_id__isnull", False)),
+                fields=["worker_id"],
+                name="run_held_by_worker",
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['workflow', '-id'], name='run_by_workflow'),
+            model_name="run",
+            index=models.Index(fields=["workflow", "-id"], name="run_by_workflow"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(models.F('status'), models.OrderBy(models.F('id'), descending=True), name='run_by_status'),
+            model_name="run",
+            index=models.Index(
+                models.F("status"), models.OrderBy(models.F("id"), descending=True), name="run_by_status"
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('held_by', ''), _negated=True), fields=['held_by', 'workflow'], name='run_parked'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("held_by", ""), _negated=True),
+                fields=["held_by", "workflow"],
+                name="run_parked",
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('subject', ''), _negated=True), fields=['subject'], name='run_by_subject'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("subject", ""), _negated=True), fields=["subject"], name="run_by_subject"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['queued', 'running', 'waiting', 'retrying', 'attention', 'cancelling', 'failed', 'cancelled', 'completed'])), name='run_status_known'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "status__in",
+                        [
+                            "queued",
+                            "running",
+                            "waiting",
+                            "retrying",
+                            "attention",
+                            "cancelling",
+                            "failed",
+                            "cancelled",
+                            "completed",
+                        ],
+                    )
+                ),
+                name="run_status_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('priority__lte', 9)), name='run_priority_range'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("priority__lte", 9)), name="run_priority_range"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('sort_at__isnull', True), ('status', 'running'), ('wake_at__isnull', False), ('worker_id__isnull', False)), models.Q(models.Q(('status', 'running'), _negated=True), ('worker_id__isnull', True)), _connector='OR'), name='run_worker_iff_running'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("sort_at__isnull", True),
+                        ("status", "running"),
+                        ("wake_at__isnull", False),
+                        ("worker_id__isnull", False),
+                    ),
+                    models.Q(models.Q(("status", "running"), _negated=True), ("worker_id__isnull", True)),
+                    _connector="OR",
+                ),
+                name="run_worker_iff_running",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('sort_at__isnull', True), ('status__in', ['cancelled', 'completed', 'failed']), ('wake_at__isnull', True)), models.Q(models.Q(('status__in', ['cancelled', 'completed', 'failed']), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_terminal_is_still'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("sort_at__isnull", True),
+                        ("status__in", ["cancelled", "completed", "failed"]),
+                        ("wake_at__isnull", True),
+                    ),
+                    models.Q(
+                        models.Q(("status__in", ["cancelled", "completed", "failed"]), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="run_terminal_is_still",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'failed'), models.Q(('failure_kind', ''), _negated=True)), models.Q(models.Q(('status', 'failed'), _negated=True), ('failure_kind', '')), _connector='OR'), name='run_failed_iff_kind'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status", "failed"), models.Q(("failure_kind", ""), _negated=True)),
+                    models.Q(models.Q(("status", "failed"), _negated=True), ("failure_kind", "")),
+                    _connector="OR",
+                ),
+                name="run_failed_iff_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'attention'), models.Q(('attention_kind', ''), _negated=True)), models.Q(models.Q(('status', 'attention'), _negated=True), ('attention_kind', '')), _connector='OR'), name='run_attention_iff_kind'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status", "attention"), models.Q(("attention_kind", ""), _negated=True)),
+                    models.Q(models.Q(("status", "attention"), _negated=True), ("attention_kind", "")),
+                    _connector="OR",
+                ),
+                name="run_attention_iff_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status__in', ['queued', 'retrying', 'cancelling']), _negated=True), models.Q(('sort_at__isnull', False), ('wake_at__isnull', False)), models.Q(('held_by', ''), _negated=True), _connector='OR'), name='run_has_wake_source'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status__in", ["queued", "retrying", "cancelling"]), _negated=True),
+                    models.Q(("sort_at__isnull", False), ("wake_at__isnull", False)),
+                    models.Q(("held_by", ""), _negated=True),
+                    _connector="OR",
+                ),
+                name="run_has_wake_source",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('sort_at__isnull', True), ('wake_at__isnull', True)), models.Q(('sort_at__isnull', False), ('wake_at__isnull', False)), ('status', 'running'), _connector='OR'), name='run_sort_follows_wake'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("sort_at__isnull", True), ("wake_at__isnull", True)),
+                    models.Q(("sort_at__isnull", False), ("wake_at__isnull", False)),
+                    ("status", "running"),
+                    _connector="OR",
+                ),
+                name="run_sort_follows_wake",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'cancelling'), _negated=True), ('compensating', True), _connector='OR'), name='run_cancelling_compensates'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status", "cancelling"), _negated=True), ("compensating", True), _connector="OR"
+                ),
+                name="run_cancelling_compensates",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('step_seq__gte', 1)), name='run_visit_counts_from_one'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("step_seq__gte", 1)), name="run_visit_counts_from_one"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(condition=models.Q(('start_key__isnull', False)), fields=('workflow', 'start_key'), name='run_start_key_once'),
+            model_name="run",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("start_key__isnull", False)),
+                fields=("workflow", "start_key"),
+                name="run_start_key_once",
+            ),
         ),
         migrations.AddIndex(
-            model_name='operation',
-            index=models.Index(condition=models.Q(('status', 'pending')), fields=['run'], name='operation_pending'),
+            model_name="operation",
+            index=models.Index(
+                condition=models.Q(("status", "pending")), fields=["run"], name="operation_pending"
+            ),
         ),
         migrations.AddIndex(
-            model_name='operation',
-            index=models.Index(condition=models.Q(('status', 'open')), fields=['run', 'name'], name='operation_open'),
+            model_name="operation",
+            index=models.Index(
+                condition=models.Q(("status", "open")), fields=["run", "name"], name="operation_open"
+            ),
         ),
         migrations.AddIndex(
-            model_name='operation',
-            index=models.Index(condition=models.Q(('kind', 'signal'), ('status', 'open'), models.Q(('correlation', ''), _negated=True)), fields=['name', 'correlation'], name='operation_open_by_key'),
+            model_name="operation",
+            index=models.Index(
+                condition=models.Q(
+                    ("kind", "signal"), ("status", "open"), models.Q(("correlation", ""), _negated=True)
+                ),
+                fields=["name", "correlation"],
+                name="operation_open_by_key",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.UniqueConstraint(fields=('run', 'step_seq', 'position'), name='operation_identity'),
+            model_name="operation",
+            constraint=models.UniqueConstraint(
+                fields=("run", "step_seq", "position"), name="operation_identity"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['effect', 'query', 'model', 'approval', 'signal', 'timer', 'child'])), name='operation_kind_known'),
+            model_name="operation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("kind__in", ["effect", "query", "model", "approval", "signal", "timer", "child"])
+                ),
+                name="operation_kind_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['pending', 'open', 'retry', 'done', 'failed', 'closed'])), name='operation_status_known'),
+            model_name="operation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("status__in", ["pending", "open", "retry", "done", "failed", "closed"])),
+                name="operation_status_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'pending'), _negated=True), models.Q(('intent_epoch__isnull', False), ('intent_worker_id__isnull', False), ('kind', 'effect'), ('provider_key__isnull', False)), _connector='OR'), name='operation_pending_has_intent'),
+            model_name="operation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status", "pending"), _negated=True),
+                    models.Q(
+                        ("intent_epoch__isnull", False),
+                        ("intent_worker_id__isnull", False),
+                        ("kind", "effect"),
+                        ("provider_key__isnull", False),
+                    ),
+                    _connector="OR",
+                ),
+                name="operation_pending_has_intent",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'open'), _negated=True), ('kind__in', ['approval', 'signal', 'timer', 'child']), _connector='OR'), name='operation_open_is_wait'),
+            model_name="operation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status", "open"), _negated=True),
+                    ("kind__in", ["approval", "signal", "timer", "child"]),
+                    _connector="OR",
+                ),
+                name="operation_open_is_wait",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status__in', ['done', 'failed', 'closed']), ('finished_at__isnull', False)), models.Q(('status__in', ['pending', 'open', 'retry']), ('finished_at__isnull', True)), _connector='OR'), name='operation_finished_iff_final'),
+            model_name="operation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status__in", ["done", "failed", "closed"]), ("finished_at__isnull", False)),
+                    models.Q(("status__in", ["pending", "open", "retry"]), ("finished_at__isnull", True)),
+                    _connector="OR",
+                ),
+                name="operation_finished_iff_final",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='operation',
-            constraint=models.UniqueConstraint(condition=models.Q(('compensates__isnull', False)), fields=('compensates',), name='operation_compensated_once'),
+            model_name="operation",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("compensates__isnull", False)),
+                fields=("compensates",),
+                name="operation_compensated_once",
+            ),
         ),
     ]

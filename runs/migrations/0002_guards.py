@@ -62,8 +62,9 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
--- Costs nothing at a checkpoint that only moves the cursor: WHEN is evaluated without calling the function.
-CREATE TRIGGER state_chart BEFORE UPDATE ON runs_run
+-- Costs nothing at a checkpoint that only moves the cursor, which does not name the column. AFTER: a BEFORE trigger would lock
+-- the row and write that to the log at each update, whatever WHEN says.
+CREATE TRIGGER state_chart AFTER UPDATE OF status ON runs_run
     FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION agentops_check_transition();
 """
 

@@ -40,7 +40,12 @@ class AuditEvent(models.Model):
     kind = models.TextField()
     target = models.TextField()
     actor_user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.DO_NOTHING, db_constraint=False, db_column="actor_id", related_name="+"
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_column="actor_id",
+        related_name="+",
     )
     actor = models.TextField()
     reason = models.TextField(blank=True, default="")

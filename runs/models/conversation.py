@@ -47,7 +47,9 @@ class LogLine(models.Model):
 
     class Meta:
         db_table = "runs_log_line"
-        constraints = [models.UniqueConstraint(fields=["run_id", "step_seq", "position"], name="log_line_identity")]
+        constraints = [
+            models.UniqueConstraint(fields=["run_id", "step_seq", "position"], name="log_line_identity")
+        ]
 
     def __str__(self) -> str:
         return self.text

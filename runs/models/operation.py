@@ -46,7 +46,9 @@ class Operation(models.Model):
     kind = models.TextField(choices=Kind)
     name = models.TextField(help_text="Tool, model, signal or approval name")
     forgotten = models.BooleanField(default=False, help_text="A query that a later attempt asked again")
-    args_digest = models.TextField(help_text="sha256 of the canonical JSON of the true arguments as requested")
+    args_digest = models.TextField(
+        help_text="sha256 of the canonical JSON of the true arguments as requested"
+    )
     status = models.TextField(choices=OpStatus)
 
     request = models.JSONField()
@@ -70,8 +72,12 @@ class Operation(models.Model):
     intent_worker_id = models.UUIDField(null=True)
     intent_at = models.DateTimeField(null=True)
     first_sent_at = models.DateTimeField(null=True)
-    call_ended_at = models.DateTimeField(null=True, help_text="The sender said: my call is over, outcome unknown")
-    earlier_send_open = models.BooleanField(default=False, help_text="Sent again while an earlier send could land")
+    call_ended_at = models.DateTimeField(
+        null=True, help_text="The sender said: my call is over, outcome unknown"
+    )
+    earlier_send_open = models.BooleanField(
+        default=False, help_text="Sent again while an earlier send could land"
+    )
     settled_by = models.TextField(blank=True, default="", help_text="Empty: an answer; verify; or a person")
 
     #: Waits: when it opened for, and until when.
@@ -88,17 +94,25 @@ class Operation(models.Model):
         constraints = [
             # Identity; also the look-up of a visit's record on re-execution and the run page.
             models.UniqueConstraint(fields=["run", "step_seq", "position"], name="operation_identity"),
-            models.CheckConstraint(condition=Q(kind__in=[k.value for k in Kind]), name="operation_kind_known"),
+            models.CheckConstraint(
+                condition=Q(kind__in=[k.value for k in Kind]), name="operation_kind_known"
+            ),
             models.CheckConstraint(
                 condition=Q(status__in=[s.value for s in OpStatus]), name="operation_status_known"
             ),
             models.CheckConstraint(
                 condition=~Q(status="pending")
-                | Q(kind="effect", intent_epoch__isnull=False, intent_worker_id__isnull=False, provider_key__isnull=False),
+                | Q(
+                    kind="effect",
+                    intent_epoch__isnull=False,
+                    intent_worker_id__isnull=False,
+                    provider_key__isnull=False,
+                ),
                 name="operation_pending_has_intent",
             ),
             models.CheckConstraint(
-                condition=~Q(status="open") | Q(kind__in=[k.value for k in WAIT_KINDS]), name="operation_open_is_wait"
+                condition=~Q(status="open") | Q(kind__in=[k.value for k in WAIT_KINDS]),
+                name="operation_open_is_wait",
             ),
             models.CheckConstraint(
                 condition=(Q(status__in=["done", "failed", "closed"]) & Q(finished_at__isnull=False))
@@ -106,7 +120,9 @@ class Operation(models.Model):
                 name="operation_finished_iff_final",
             ),
             models.UniqueConstraint(
-                fields=["compensates"], condition=Q(compensates__isnull=False), name="operation_compensated_once"
+                fields=["compensates"],
+                condition=Q(compensates__isnull=False),
+                name="operation_compensated_once",
             ),
         ]
         indexes = [

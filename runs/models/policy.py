@@ -35,7 +35,9 @@ class Policy(models.Model):
         permissions = [("change_limits", "Can change limits and pause workflows")]
         constraints = [
             models.UniqueConstraint(fields=["scope", "name"], name="policy_scope_once"),
-            models.CheckConstraint(condition=Q(scope__in=["workflow", "step", "tool"]), name="policy_scope_known"),
+            models.CheckConstraint(
+                condition=Q(scope__in=["workflow", "step", "tool"]), name="policy_scope_known"
+            ),
             models.CheckConstraint(
                 condition=Q(max_attempts__isnull=True) | Q(max_attempts__gte=1, max_attempts__lte=1000),
                 name="policy_attempts_range",
@@ -49,9 +51,12 @@ class Policy(models.Model):
                 name="policy_backoff_not_negative",
             ),
             models.CheckConstraint(
-                condition=Q(crash_limit__isnull=True) | Q(crash_limit__gte=1), name="policy_crash_limit_positive"
+                condition=Q(crash_limit__isnull=True) | Q(crash_limit__gte=1),
+                name="policy_crash_limit_positive",
             ),
-            models.CheckConstraint(condition=Q(paused=False) | Q(scope="workflow"), name="policy_pause_is_workflow"),
+            models.CheckConstraint(
+                condition=Q(paused=False) | Q(scope="workflow"), name="policy_pause_is_workflow"
+            ),
         ]
 
     def __str__(self) -> str:

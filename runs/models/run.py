@@ -27,8 +27,12 @@ class Run(models.Model):
     workflow = models.TextField()
     version = models.PositiveIntegerField()
     queue = models.TextField(default="default")
-    priority = models.PositiveSmallIntegerField(default=0, help_text="0–9; each point is a minute's head start")
-    subject = models.TextField(blank=True, default="", help_text="What the run is about, such as “order 1042”")
+    priority = models.PositiveSmallIntegerField(
+        default=0, help_text="0–9; each point is a minute's head start"
+    )
+    subject = models.TextField(
+        blank=True, default="", help_text="What the run is about, such as “order 1042”"
+    )
     tenant = models.TextField(blank=True, default="")
     start_key = models.TextField(null=True, blank=True)
     started_by = models.ForeignKey(
@@ -61,16 +65,22 @@ class Run(models.Model):
     event_head = models.BinaryField(default=b"")
     # ---
 
-    sort_at = models.DateTimeField(null=True, blank=True, help_text="wake_at − head start; NULL: nothing to claim")
+    sort_at = models.DateTimeField(
+        null=True, blank=True, help_text="wake_at − head start; NULL: nothing to claim"
+    )
     worker_id = models.UUIDField(null=True, blank=True)
     held_by = models.TextField(choices=Hold, blank=True, default="")
     compensating = models.BooleanField(default=False)
-    resume_step = models.TextField(blank=True, default="", help_text="Where the cursor stood when compensation began")
+    resume_step = models.TextField(
+        blank=True, default="", help_text="Where the cursor stood when compensation began"
+    )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_by = models.TextField(blank=True, default="")
     attention_kind = models.TextField(choices=AttentionKind, blank=True, default="")
     failure_kind = models.TextField(choices=FailureKind, blank=True, default="")
-    reason = models.TextField(blank=True, default="", help_text="Why it failed or needs attention, in a sentence")
+    reason = models.TextField(
+        blank=True, default="", help_text="Why it failed or needs attention, in a sentence"
+    )
     result = models.JSONField(null=True, blank=True)
     result_sealed = models.BinaryField(null=True)
     external = models.JSONField(default=dict, help_text="Identifiers elsewhere: transactions, sessions")
@@ -88,11 +98,15 @@ class Run(models.Model):
             ("view_payload", "Can see inputs, states, messages and payloads"),
         ]
         constraints = [
-            models.CheckConstraint(condition=Q(status__in=[s.value for s in Status]), name="run_status_known"),
+            models.CheckConstraint(
+                condition=Q(status__in=[s.value for s in Status]), name="run_status_known"
+            ),
             models.CheckConstraint(condition=Q(priority__lte=9), name="run_priority_range"),
             # A running run has a worker and is never offered; nobody else has one.
             models.CheckConstraint(
-                condition=Q(status="running", worker_id__isnull=False, wake_at__isnull=False, sort_at__isnull=True)
+                condition=Q(
+                    status="running", worker_id__isnull=False, wake_at__isnull=False, sort_at__isnull=True
+                )
                 | (~Q(status="running") & Q(worker_id__isnull=True)),
                 name="run_worker_iff_running",
             ),
@@ -107,7 +121,8 @@ class Run(models.Model):
                 name="run_terminal_is_still",
             ),
             models.CheckConstraint(
-                condition=(Q(status="failed") & ~Q(failure_kind="")) | (~Q(status="failed") & Q(failure_kind="")),
+                condition=(Q(status="failed") & ~Q(failure_kind=""))
+                | (~Q(status="failed") & Q(failure_kind="")),
                 name="run_failed_iff_kind",
             ),
             models.CheckConstraint(
@@ -133,7 +148,9 @@ class Run(models.Model):
             ),
             models.CheckConstraint(condition=Q(step_seq__gte=1), name="run_visit_counts_from_one"),
             models.UniqueConstraint(
-                fields=["workflow", "start_key"], condition=Q(start_key__isnull=False), name="run_start_key_once"
+                fields=["workflow", "start_key"],
+                condition=Q(start_key__isnull=False),
+                name="run_start_key_once",
             ),
         ]
         indexes = [
@@ -141,10 +158,14 @@ class Run(models.Model):
             models.Index(fields=["queue", "sort_at"], condition=Q(sort_at__isnull=False), name="run_due"),
             # A process for runs that crashed a worker looks for these alone.
             models.Index(
-                fields=["queue", "sort_at"], condition=Q(sort_at__isnull=False, crashes__gt=0), name="run_due_alone"
+                fields=["queue", "sort_at"],
+                condition=Q(sort_at__isnull=False, crashes__gt=0),
+                name="run_due_alone",
             ),
             # Take-over, overruns and a worker's page: runs that a worker holds.
-            models.Index(fields=["worker_id"], condition=Q(worker_id__isnull=False), name="run_held_by_worker"),
+            models.Index(
+                fields=["worker_id"], condition=Q(worker_id__isnull=False), name="run_held_by_worker"
+            ),
             # Runs list: newest first, all, by workflow, by status.
             models.Index(fields=["workflow", "-id"], name="run_by_workflow"),
             models.Index(F("status"), F("id").desc(), name="run_by_status"),
@@ -190,7 +211,9 @@ class Attempt(models.Model):
     retry_at = models.DateTimeField(null=True)
     state_after = models.JSONField(null=True, help_text="The state as this attempt left it; NULL: unchanged")
     state_after_sealed = models.BinaryField(null=True)
-    closed_by = models.TextField(blank=True, default="", help_text="Empty: its own worker; else who closed it")
+    closed_by = models.TextField(
+        blank=True, default="", help_text="Empty: its own worker; else who closed it"
+    )
 
     class Meta:
         db_table = "runs_attempt"
@@ -230,5 +253,3 @@ class Clock(models.Model):
 
     def __str__(self) -> str:
         return str(self.shift)
-
-

@@ -37,7 +37,9 @@ class Signal(models.Model):
         indexes = [
             # A wait that opens looks for a signal that came before it.
             models.Index(
-                fields=["run_id", "name"], condition=Q(consumed_at__isnull=True, ignored=""), name="signal_unused"
+                fields=["run_id", "name"],
+                condition=Q(consumed_at__isnull=True, ignored=""),
+                name="signal_unused",
             ),
             models.Index(
                 fields=["name", "correlation"],

@@ -29,7 +29,8 @@ class Worker(models.Model):
         permissions = [("declare_gone", "Can declare a worker gone for good")]
         constraints = [
             models.CheckConstraint(
-                condition=Q(reaped_at__isnull=True) | Q(closed_at__isnull=False), name="worker_reaped_is_closed"
+                condition=Q(reaped_at__isnull=True) | Q(closed_at__isnull=False),
+                name="worker_reaped_is_closed",
             )
         ]
         indexes = [

@@ -14,12 +14,14 @@ from runs.services.limits import (
     clear_limits,
     known_names,
     pause_workflow,
+    preview_pause_workflow,
+    preview_resume_workflow,
     preview_set_limits,
     resume_workflow,
     set_limits,
 )
 from runs.services.retry import preview_retry, retry
-from runs.services.signal import Received, receive_signal
+from runs.services.signal import Received, preview_signal, receive_signal
 from runs.services.start import Batch, Refused, Started, start, start_many
 from runs.services.verb import Consequence, Done
 
@@ -42,8 +44,11 @@ __all__ = [
     "preview_cancel",
     "preview_declare_gone",
     "preview_force_resume",
+    "preview_pause_workflow",
+    "preview_resume_workflow",
     "preview_retry",
     "preview_set_limits",
+    "preview_signal",
     "proof_of",
     "receive_signal",
     "resume_workflow",

@@ -1,6 +1,7 @@
 """Change limits and pause workflows; both act at once on runs in flight."""
 
 from collections.abc import Iterable
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
@@ -155,24 +156,34 @@ def _steps(workflow: str, only: str = "") -> set[tuple[int, str]]:
     }
 
 
-def _exhausted(scope: str, name: str) -> QuerySet[Run]:
-    """Runs in back-off that have reached their limit as it is now."""
-    retrying = Run.objects.filter(status=Status.RETRYING, wake_at__gt=Now())
-    overrides = policies.load()
+def _exhausted(scope: str, name: str, overrides: policies.Overrides) -> QuerySet[Run]:
+    """Runs in back-off at this scope that have reached their limit under these overrides."""
+    retrying = _retrying(scope, name)
     if scope == Policy.Scope.TOOL:
         limit = policies.for_tool(registry.tool(name), overrides).max_attempts
-        tried = Operation.objects.filter(name=name, status=OpStatus.RETRY, tries__gte=limit)
-        return retrying.filter(pk__in=tried.values("run_id"))
+        return retrying.filter(pk__in=_tried(name).filter(tries__gte=limit).values("run_id"))
     workflow, _, step = name.partition("/")
     spent = Q(pk__in=[])
     for version, step_name in _steps(workflow, step):
         limit = policies.for_step(registry.step(workflow, version, step_name), overrides).max_attempts
         spent |= Q(version=version, step=step_name, failures__gte=limit)
-    return retrying.filter(spent, workflow=workflow)
+    return retrying.filter(spent)
+
+
+def _retrying(scope: str, name: str) -> QuerySet[Run]:
+    retrying = Run.objects.filter(status=Status.RETRYING, wake_at__gt=Now())
+    if scope == Policy.Scope.TOOL:
+        return retrying.filter(pk__in=_tried(name).values("run_id"))
+    workflow, _, step = name.partition("/")
+    return retrying.filter(workflow=workflow, **({"step": step} if step else {}))
+
+
+def _tried(tool: str) -> QuerySet[Operation]:
+    return Operation.objects.filter(name=tool, status=OpStatus.RETRY)
 
 
 def _wake_exhausted(scope: str, name: str) -> None:
-    rearm(_exhausted(scope, name))
+    rearm(_exhausted(scope, name, policies.load()))
 
 
 def rearm(parked: QuerySet[Run]) -> int:
@@ -195,32 +206,34 @@ def _rearm_batch(parked: QuerySet[Run]) -> int:
     return len(chosen)
 
 
-def preview_set_limits(scope: str, name: str, max_attempts: int | None) -> Consequence:
-    """How many runs in back-off a new retry limit of this scope would end now, and how many would go on trying."""
-    retrying = _at_scope(scope, name)
-    total = retrying.count()
-    ended = 0 if max_attempts is None else _spent(retrying, scope, name, max_attempts)
+def preview_set_limits(scope: str, name: str, **values: int | float | None) -> Consequence:
+    """How many runs in back-off these limits would end now. Raises Invalid for a name that no code declares."""
+    _check_name(scope, name)
+    overrides = dict(policies.load())
+    changed = copy(overrides.get((scope, name), Policy(scope=scope, name=name)))
+    for field, value in values.items():
+        setattr(changed, field, value)
+    overrides[scope, name] = changed
+    total, ended = _retrying(scope, name).count(), _exhausted(scope, name, overrides).count()
+    if not ended:
+        return Consequence(f"No run ends by this; {total} in back-off are tried again under the new limits.")
     return Consequence(
-        f"{ended} of {total} runs in back-off have used up this limit and end now as exhausted."
+        f"{ended} of {total} runs in back-off have used up the new limit and end now as exhausted."
     )
 
 
-def _at_scope(scope: str, name: str) -> QuerySet[Run]:
-    retrying = Run.objects.filter(status=Status.RETRYING)
-    if scope == Policy.Scope.TOOL:
-        return retrying.filter(pk__in=_tried(name).values("run_id"))
-    workflow, _, step = name.partition("/")
-    return retrying.filter(workflow=workflow, **({"step": step} if step else {}))
+def preview_pause_workflow(workflow: str) -> Consequence:
+    """What `pause_workflow` would do now."""
+    running = Run.objects.filter(workflow=workflow, status=Status.RUNNING).count()
+    return Consequence(
+        f"Nothing of {workflow} begins any more; {running} running attempts go on to their end. Signals and decisions are kept."
+    )
 
 
-def _tried(tool: str) -> QuerySet[Operation]:
-    return Operation.objects.filter(name=tool, status=OpStatus.RETRY)
-
-
-def _spent(retrying: QuerySet[Run], scope: str, name: str, limit: int) -> int:
-    if scope == Policy.Scope.TOOL:
-        return retrying.filter(pk__in=_tried(name).filter(tries__gte=limit).values("run_id")).count()
-    return retrying.filter(failures__gte=limit).count()
+def preview_resume_workflow(workflow: str) -> Consequence:
+    """What `resume_workflow` would do now."""
+    parked = Run.objects.filter(workflow=workflow, held_by=Hold.PAUSED).count()
+    return Consequence(f"{parked} parked runs become due now.")
 
 
 def known_names() -> Iterable[tuple[str, str]]:

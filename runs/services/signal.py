@@ -14,7 +14,7 @@ from runs.models import Operation, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.services.payloads import recordable
-from runs.services.verb import guard, lock, permit, verb
+from runs.services.verb import Consequence, guard, lock, permit, verb
 from runs.states import Status
 
 log = structlog.get_logger(__name__)
@@ -163,6 +163,15 @@ def _by_key(signal: Signal) -> tuple[Run | None, Operation | None]:
                 return run, now
         except _Moved:
             continue
+
+
+def preview_signal(run: Run, name: str) -> Consequence:
+    """What a signal of this name to the run would do now."""
+    if run.is_terminal:
+        return Consequence("The run is finished: the signal is stored and not used.")
+    if _open_waits().filter(run_id=run.pk, name=name).exists():
+        return Consequence(f"The run waits for {name} and goes on with this.")
+    return Consequence(f"The run does not wait for {name} now: the signal is kept until it does.")
 
 
 @verb

@@ -72,7 +72,7 @@ def test_earlier_votes_are_void():
     policies.policy("pair", votes=2)
     approval = factories.approval(policy="pair")
     approve(approval)
-    assert "1 votes on version 1 become void" in services.preview_edit(approval).sentence
+    assert "1 vote on version 1 becomes void" in services.preview_edit(approval).sentence
     edit(factories.operator(), approval)
     approve(approval)
     assert approval.state == Approval.State.OPEN

@@ -1,6 +1,6 @@
 """Real clusters with short leases on the test's database, and a sandbox whose ledger is the judge."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -17,8 +17,8 @@ QUICK = {
 
 
 @pytest.fixture
-def sandbox(processes: Processes) -> Iterator[RunningSandbox]:
-    yield processes.sandbox()
+def sandbox(processes: Processes) -> RunningSandbox:
+    return processes.sandbox()
 
 
 class Clusters:

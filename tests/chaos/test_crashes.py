@@ -20,12 +20,16 @@ def test_a_step_that_kills_its_process_ends_in_the_dead_letter_and_the_innocent_
 
     # So that the test need not wait for the back-off between crashes.
     set_limits(
-        factories.admin(), "workflow", "z_suicide", seen_revision=0, reason="test", backoff_base_s=0.1, backoff_max_s=0.2
+        factories.admin(),
+        "workflow",
+        "z_suicide",
+        seen_revision=0,
+        reason="test",
+        backoff_base_s=0.1,
+        backoff_max_s=0.2,
     )
     clusters.start(workers=1)
-    innocents = [
-        start(Actor("test"), "z_innocent", {"order": str(n), "seconds": 1.5}).run for n in range(5)
-    ]
+    innocents = [start(Actor("test"), "z_innocent", {"order": str(n), "seconds": 1.5}).run for n in range(5)]
     processes.wait_until(
         lambda: Run.objects.filter(workflow="z_innocent", step="linger", status="running").count() == 5,
         20,

@@ -39,7 +39,9 @@ def test_a_zombie_changes_nothing_and_the_ledger_shows_one_effect(
     run = start(Actor("test"), "z_effect", {"order": "1042", "kind": kind}).run
 
     zombie = first.tree().workers[0]
-    first.wait_until(lambda: zombie.status() == psutil.STATUS_STOPPED, 20, "the worker stops at the failpoint")
+    first.wait_until(
+        lambda: zombie.status() == psutil.STATUS_STOPPED, 20, "the worker stops at the failpoint"
+    )
     # Its sentinel would kill it once the lease is over; here it must live on.
     first.suspend()
 
@@ -52,12 +54,18 @@ def test_a_zombie_changes_nothing_and_the_ledger_shows_one_effect(
     processes.wait_until(taken_over, 20, "another worker takes the run over")
     if not (kind == "charge" and place in ("between intent and send", "before the intent")):
         # Nothing but the provider's answer is needed to finish it.
-        processes.wait_until(lambda: Run.objects.get(pk=run.pk).status == "completed", 30, "the run completes")
+        processes.wait_until(
+            lambda: Run.objects.get(pk=run.pk).status == "completed", 30, "the run completes"
+        )
     epoch_before = Run.objects.get(pk=run.pk).epoch
     zombie.resume()
 
     processes.wait_until(lambda: Run.objects.get(pk=run.pk).status == "completed", 30, "the run completes")
-    ended_by_itself = processes.wait_until(lambda: not zombie.is_running() or zombie.status() == psutil.STATUS_ZOMBIE, 20, "the zombie ends itself")
+    ended_by_itself = processes.wait_until(
+        lambda: not zombie.is_running() or zombie.status() == psutil.STATUS_ZOMBIE,
+        20,
+        "the zombie ends itself",
+    )
     assert ended_by_itself
     run.refresh_from_db()
     assert (run.status, run.result) == ("completed", "done")

@@ -1,11 +1,8 @@
 """Clusters with stand-ins for the engine, as processes of their own."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,9 @@ import pytest
 from django_q.models import OrmQ, Task
 from django_q.tasks import async_task
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.harness import waiting
+from tests.harness.processes import Child, Processes
+
 # For what happens at once on a machine with nothing else to do.
 SOON_S = 15.0
 
@@ -24,10 +23,8 @@ type Line = dict[str, Any]
 
 def wait_until[Found](condition: Callable[[], Found | None], what: str, within: float = SOON_S) -> Found:
     """Return the condition's first true result; fails, saying `what`, after `within` seconds."""
-    end = time.monotonic() + within
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not within {within} s: {what}"
-        time.sleep(0.02)
+    found = waiting.wait_until(condition, within, what)
+    assert found is not None
     return found
 
 
@@ -37,51 +34,34 @@ def enqueue(func: str, *args: object, **options: object) -> str:
     return task_id
 
 
-def saved(task_id: str) -> Task:
-    """Wait until the task is saved and no longer in the queue."""
+def saved(task_id: str, *, queued: int = 0) -> Task:
+    """Wait until the task is saved and acknowledged; `queued` others are left in the queue then."""
     task = wait_until(lambda: Task.objects.filter(id=task_id).first(), "the task's result")
-    wait_until(lambda: not OrmQ.objects.exists(), "an empty queue")
+    wait_until(lambda: OrmQ.objects.count() == queued, "acknowledgement")
     return task
 
 
 class StandInCluster:
-    """One running `tests.cluster.stand_in`, leader of a process group."""
+    """One running `tests.cluster.stand_in`."""
 
-    def __init__(self, folder: Path, database_url: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, child: Child) -> None:
         self.folder = folder
-        self.log_path = folder / "log"
-        with self.log_path.open("w") as log:
-            self.main = psutil.Popen(
-                [sys.executable, "-W", "always", "-m", "tests.cluster.stand_in", str(folder), *arguments],
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    "DJANGO_SETTINGS_MODULE": "tests.cluster.settings",
-                    "DATABASE_URL": database_url,
-                    "AGENTOPS_LOG_JSON": "1",
-                },
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.seen: set[psutil.Process] = set()
+        self.child = child
+        self.main = psutil.Process(child.pid)
 
     # --- what it does ---------------------------------------------------------------------------------------
 
     def wait_until_ready(self) -> None:
-        assert self.main.stdout.readline() == b"ready\n", self.log()
-        wait_until(lambda: self.workers() and self.sentinel(), "processes")
+        self.child.wait_for_log("stand-in cluster ready")
 
     def sentinel(self) -> psutil.Process:
-        (sentinel,) = self.main.children()
-        self.seen.add(sentinel)
+        sentinel = self.child.tree().sentinel
+        assert sentinel is not None, self.log()
         return sentinel
 
     def workers(self) -> list[psutil.Process]:
-        """The worker processes, oldest first."""
-        workers: list[psutil.Process] = self.sentinel().children()
-        self.seen |= set(workers)
-        return sorted(workers, key=lambda worker: worker.create_time())
+        """The worker processes, by process id."""
+        return self.child.tree().workers
 
     def books(self, event: str) -> list[Line]:
         """What the stand-ins wrote down about `event`."""
@@ -116,7 +96,7 @@ class StandInCluster:
         return wait_until(fresh, f"a new worker: {self.log()}", within)
 
     def log(self) -> str:
-        return self.log_path.read_text()
+        return self.child.log_path.read_text()
 
     def lines(self, text: str) -> list[Line]:
         """Lines of the log whose message contains `text`."""
@@ -125,50 +105,36 @@ class StandInCluster:
 
     # --- how it ends ----------------------------------------------------------------------------------------
 
-    def signal_group(self, signal_number: int) -> None:
-        os.killpg(self.main.pid, signal_number)
-
     def exit_code(self, within: float = SOON_S) -> int:
-        try:
-            return int(self.main.wait(timeout=within))
-        except psutil.TimeoutExpired:
-            pytest.fail(f"main goes on after {within} s: {self.log()}")
-
-    def survivors(self) -> list[psutil.Process]:
-        """Processes of the tree that were seen and have not ended."""
-        return [process for process in self.seen if process.is_running() and process.status() != "zombie"]
-
-    def clean_up(self) -> None:
-        for process in [*self.seen, self.main]:
-            if process.is_running():
-                process.kill()
-        self.main.wait()
-        self.main.stdout.close()
+        return self.child.wait_ended(within)
 
 
 type StartCluster = Callable[..., StandInCluster]
 
 
 @pytest.fixture
-def start_cluster(tmp_path: Path, database_url: str) -> Iterator[StartCluster]:
+def start_cluster(tmp_path: Path, processes: Processes) -> Iterator[StartCluster]:
     """Start a stand-in cluster with the given options and wait until it is ready (unless `ready=False`)."""
     clusters: list[StandInCluster] = []
 
     def start(*arguments: str, ready: bool = True) -> StandInCluster:
-        folder = tmp_path / str(len(clusters))
+        folder = tmp_path / f"books-{len(clusters)}"
         folder.mkdir()
-        clusters.append(cluster := StandInCluster(folder, database_url, *arguments))
+        child = processes.start(
+            [sys.executable, "-W", "always", "-m", "tests.cluster.stand_in", str(folder), *arguments],
+            name="stand-in",
+            env={"DJANGO_SETTINGS_MODULE": "tests.cluster.settings", "AGENTOPS_LOG_JSON": "1"},
+        )
+        clusters.append(cluster := StandInCluster(folder, child))
         if ready:
             cluster.wait_until_ready()
         return cluster
 
     yield start
-    logs = [cluster.log() for cluster in clusters]
     for cluster in clusters:
-        cluster.clean_up()
-    for log in logs:
+        cluster.child.kill()
         # Forking with threads, unclosed connections and files.
-        assert "Warning" not in log, log
+        assert "Warning" not in cluster.log()
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def main() -> None:
     )
     cluster.start()
     if cluster.wait_until_ready():
-        print("ready", flush=True)
+        print("stand-in cluster ready", flush=True)
     sys.exit(cluster.wait_until_ended())
 
 

@@ -164,6 +164,22 @@ def test_an_ordinary_task_outlives_the_runs_of_its_draining_worker(
     assert Task.objects.get(id=task).result == "seen"
 
 
+def test_the_time_out_of_an_ordinary_task_leaves_the_runs_of_its_process_alone(
+    worker: StartWorker, tmp_path: Path
+) -> None:
+    child = worker(processes=1, grace=0)
+    gate = tmp_path / "gate"
+    run = begin("cluster_gated", gate)
+    wait_begun(child, gate)
+    (leaving,) = child.tree().workers
+    task = saved(enqueue("never_end", timeout=1))
+    assert "Task exceeded maximum timeout value" in task.result
+    child.wait_for_log("releasing the worker")
+    gate.touch()
+    assert outcomes(wait_status(run, "completed", child)) == ["succeeded"]
+    child.wait_until(lambda: child.tree().workers not in ([leaving], []), 15, "its replacement runs")
+
+
 def test_a_step_that_kills_its_process_ends_as_crashed_and_its_neighbours_complete(
     worker: StartWorker, tmp_path: Path
 ) -> None:

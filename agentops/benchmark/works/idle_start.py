@@ -16,6 +16,6 @@ def measure(bench: Bench) -> Figures:
             time.sleep(random.uniform(0.02, 0.06))  # workers come to rest, out of step with their polls
             called = time.monotonic()
             bench.start("benchmark_idle", number)
-            (line,) = bench.trace.wait(lambda m, n=number: (m.what, m.number) == ("idle", n), 1, 30, "the step's first line")
+            line = bench.trace.one(number, {"idle"}, 30, "the first line of the step")
             samples.append(line.at - called)
     return latencies("W2", "", samples[WARM:])

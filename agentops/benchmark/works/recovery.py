@@ -14,13 +14,11 @@ def measure(bench: Bench) -> Figures:
     with bench.workers():
         for number in range(bench.size.kills):
             bench.start("benchmark_busy", number)
-            (working,) = bench.trace.wait(
-                lambda m, n=number: (m.what, m.number) == ("work", n), 1, 30, "the step that shall be killed"
-            )
+            working = bench.trace.one(number, {"work"}, 30, "the step that shall be killed")
             killed = time.monotonic()
             os.kill(working.pid, signal.SIGKILL)
             while True:
-                (again,) = bench.trace.wait(lambda m, n=number: m.number == n, 1, 60, "the step's next try")
+                again = bench.trace.one(number, {"before", "work"}, 60, "the next try of the step")
                 if again.what == "work":
                     break
                 repeated += 1

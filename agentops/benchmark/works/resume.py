@@ -36,20 +36,27 @@ def measure(bench: Bench) -> Figures:
 
         def signal(run_id: uuid.UUID) -> None:
             services.receive_signal(
-                ACTOR, name="benchmark", payload={}, external_id=str(run_id), source="benchmark", run_id=run_id
+                ACTOR,
+                name="benchmark",
+                payload={},
+                external_id=str(run_id),
+                source="benchmark",
+                run_id=run_id,
             )
 
         signalled = _samples(bench, _park(bench, "benchmark_listening", listening), signal, "signalled")
     return latencies("W3", "", decided) | latencies("W3", "signal_", signalled)
 
 
-def _samples(bench: Bench, waiting: list[uuid.UUID], act: Callable[[uuid.UUID], None], what: str) -> list[float]:
+def _samples(
+    bench: Bench, waiting: list[uuid.UUID], act: Callable[[uuid.UUID], None], what: str
+) -> list[float]:
     samples: list[float] = []
     for number, run_id in enumerate(waiting):
         time.sleep(random.uniform(0.02, 0.06))
         called = time.monotonic()
         act(run_id)
-        (line,) = bench.trace.wait(lambda m, n=number: (m.what, m.number) == (what, n), 1, 30, "the line after the wait")
+        line = bench.trace.one(number, {what}, 30, "the line after the wait")
         samples.append(line.at - called)
     return samples[WARM:]
 
@@ -68,7 +75,9 @@ def _park(bench: Bench, workflow: str, count: int) -> list[uuid.UUID]:
 
 def _operator() -> User:
     """A person who may decide. The session of this process is warm afterwards."""
-    user, _ = User.objects.get_or_create(username="benchmark", defaults={"password": "!", "is_superuser": True})
+    user, _ = User.objects.get_or_create(
+        username="benchmark", defaults={"password": "!", "is_superuser": True}
+    )
     user.groups.add(Group.objects.get(name="operators"))
     connection.ensure_connection()
     return user

@@ -84,7 +84,10 @@ def _round(bench: Bench, first: int, count: int) -> float:
     runs = bench.start_many("benchmark_ten", first, count)
     enqueued = _ask("SELECT clock_timestamp()")
     bench.trace.wait(
-        lambda mark: mark.what == "ten" and mark.number >= first, count, ROUND_LIMIT_S, "the last steps of all runs"
+        lambda mark: mark.what == "ten" and mark.number >= first,
+        count,
+        ROUND_LIMIT_S,
+        "the last steps of all runs",
     )
     # The last line of a run comes before its last commit.
     unfinished = "SELECT count(*) FROM runs_run WHERE id = ANY(%s) AND finished_at IS NULL"
@@ -119,7 +122,9 @@ def _commits(bench: Bench) -> int:
     """Commits in the engine's database so far. Ours are told before they count, those of ended sessions are in."""
     connection.close()
     bench.server.execute("SELECT pg_stat_clear_snapshot()")
-    row = bench.server.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = %s", [scratch.ENGINE]).fetchone()
+    row = bench.server.execute(
+        "SELECT xact_commit FROM pg_stat_database WHERE datname = %s", [scratch.ENGINE]
+    ).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -151,6 +156,8 @@ def _images(begun: str, ended: str) -> int:
             cursor.execute("SELECT coalesce(sum(fpi_size), 0) FROM pg_get_wal_stats(%s, %s)", [begun, ended])
             return int(cursor.fetchone()[0])
     except Exception as error:
-        if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege | psycopg.errors.FeatureNotSupported):
+        if isinstance(
+            error.__cause__, psycopg.errors.InsufficientPrivilege | psycopg.errors.FeatureNotSupported
+        ):
             return 0
         raise

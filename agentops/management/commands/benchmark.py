@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,11 +28,19 @@ class Command(BaseCommand):
             metavar="W1,W2,…",
             help=f"measure these works only; known: {', '.join(WORKS)}",
         )
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file as well")
-        parser.add_argument("--processes", type=int, metavar="N", help="worker processes (default: as manage.py worker)")
-        parser.add_argument("--slots", type=int, metavar="M", help="slots of each (default: as manage.py worker)")
         parser.add_argument(
-            "--quick", action="store_true", help="a few runs of each: shows that it works, the figures mean little"
+            "--json", type=Path, metavar="FILE", help="write the figures to this file as well"
+        )
+        parser.add_argument(
+            "--processes", type=int, metavar="N", help="worker processes (default: as manage.py worker)"
+        )
+        parser.add_argument(
+            "--slots", type=int, metavar="M", help="slots of each (default: as manage.py worker)"
+        )
+        parser.add_argument(
+            "--quick",
+            action="store_true",
+            help="a few runs of each: shows that it works, the figures mean little",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -50,16 +59,25 @@ class Command(BaseCommand):
         ]
         figures: Figures = {}
         try:
-            with scratch_databases() as server, bench(server, QUICK if options["quick"] else FULL, arguments) as made:
+            with (
+                scratch_databases() as server,
+                bench(server, QUICK if options["quick"] else FULL, arguments) as made,
+            ):
                 for work in _in_order(options["only"]):
                     self.stderr.write(f"measuring {work} …")
                     figures |= _measure(work, made)
                 version = server.info.parameter_status("server_version")
         except TooSlow as error:
             raise CommandError(str(error)) from error
-        Console(file=self.stdout, width=None if self.stdout.isatty() else 150).print(table(figures))
+        console = Console(width=None if sys.stdout.isatty() else 150)
+        console.print(table(figures))
         if options["json"]:
-            about = {"quick": options["quick"], "cpus": os.cpu_count(), "postgresql": version, "workers": arguments}
+            about = {
+                "quick": options["quick"],
+                "cpus": os.cpu_count(),
+                "postgresql": version,
+                "workers": arguments,
+            }
             options["json"].write_text(json.dumps({**figures, "about": about}, indent=2) + "\n")
 
 
@@ -90,7 +108,7 @@ def _works(text: str) -> tuple[str, ...]:
     known = {work.lower(): work for work in WORKS}
     unknown = [work for work in wanted if work.lower() not in known]
     if unknown or not wanted:
-        raise ArgumentTypeError(f"there is no work {', '.join(unknown) or text!r}; known: {', '.join(WORKS)}")
+        raise ArgumentTypeError(f"there is no work {', '.join(unknown) or 'in an empty list'}; known: {', '.join(WORKS)}")
     return tuple(known[work.lower()] for work in wanted)
 
 

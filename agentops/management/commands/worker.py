@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from django.conf import settings
+from django.core.checks import Tags
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import OperationalError, connection
 
@@ -20,6 +21,9 @@ class Command(BaseCommand):
         "Executes runs and ordinary tasks until it is stopped. SIGTERM or Ctrl-C drains: nothing new is claimed, "
         "running steps get the grace time. Exits with 1 when it ended unasked, for a supervisor to act on."
     )
+
+    # All that a worker depends on; the others would import every page of the console.
+    requires_system_checks = (Tags.models, Tags.security, "workflows")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -64,7 +68,7 @@ class Command(BaseCommand):
         cluster = WorkerCluster(cluster_options, make_run_execution=RunWorker, leases=leases)
         cluster.start()
         if cluster.wait_until_ready():
-            self.stdout.write(_ready_line(cluster_options))
+            self.stdout.write(ready_line(cluster_options))
             self.stdout.flush()
         sys.exit(cluster.wait_until_ended())
 
@@ -95,7 +99,8 @@ def _warm_up_database() -> None:
         connection.close()
 
 
-def _ready_line(options: "ClusterOptions") -> str:
+def ready_line(options: "ClusterOptions") -> str:
+    """What the command prints when all its processes are ready for work."""
     processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
     slots = "1 slot" if options.slots == 1 else f"{options.slots} slots"
     return f"worker ready: {processes} × {slots}, queues {', '.join(options.queues)}"

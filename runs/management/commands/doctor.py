@@ -54,7 +54,9 @@ def described(problem: doctor.Problem) -> Group:
     count = f" ({problem.count})" if problem.count > 1 else ""
     lines: list[Any] = [Text.assemble((mark, style), f"  {problem.check}{count}")]
     more = problem.count - len(problem.sample)
-    shown = [printable(item) for item in problem.sample] + ([f"… and {more} more"] if more and problem.sample else [])
+    shown = [printable(item) for item in problem.sample] + (
+        [f"… and {more} more"] if more and problem.sample else []
+    )
     lines += [Padding(Text(item), (0, 0, 0, 11)) for item in shown]
     lines.append(Padding(Text(problem.advice, style="dim"), (0, 0, 0, 11)))
     return Group(*lines)

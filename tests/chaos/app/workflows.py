@@ -47,7 +47,9 @@ def z_refund(order: str, *, idempotency_key: str) -> dict[str, Any]:
 
 
 def find_charge(order: str, idempotency_key: str) -> dict[str, Any] | None:
-    answer = httpx.get(f"{settings.AGENTOPS_SANDBOX_URL}/charges", params={"reference": idempotency_key}, timeout=5)
+    answer = httpx.get(
+        f"{settings.AGENTOPS_SANDBOX_URL}/charges", params={"reference": idempotency_key}, timeout=5
+    )
     answer.raise_for_status()
     found = answer.json()["charges"]
     return found[0] if found else None

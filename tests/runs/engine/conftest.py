@@ -78,7 +78,9 @@ def quick(settings: object) -> None:
     settings.AGENTOPS_POLL_SECONDS = 0.05  # type: ignore[attr-defined]
 
 
-def until(run: Run, *statuses: str, timeout: float = 15, also: Callable[[Run], bool] = lambda run: True) -> Run:
+def until(
+    run: Run, *statuses: str, timeout: float = 15, also: Callable[[Run], bool] = lambda run: True
+) -> Run:
     """The run once it stands in one of `statuses` (any terminal one by default)."""
     wanted = set(statuses) or {str(s.value) for s in TERMINAL}
 

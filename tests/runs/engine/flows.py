@@ -1,6 +1,7 @@
 """Small workflows for engine tests, and a provider in memory with a ledger that tests can read."""
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
@@ -9,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from runs.errors import NotRetryable, OutcomeUnknown, Retryable, ToolFailed
+from runs.errors import OutcomeUnknown, ToolFailed
 from runs.workflow import Complete, Fail, Goto, Retry, Workflow, tool
 
 
@@ -212,6 +213,18 @@ def pay_after_yes(ctx: Any) -> Complete:
     return Complete(ctx.call(pay_approved, amount=ctx.input.n))
 
 
+guarded_twice = Workflow("t_guarded_twice", input=Given)
+
+
+@guarded_twice.step(start=True, retry=QUICK)
+def pay_and_stumble(ctx: Any) -> Complete:
+    paid = ctx.call(pay_approved, amount=ctx.input.n)
+    world.ledger["tries"] += 1
+    if world.ledger["tries"] < 2:
+        raise ValueError("again")
+    return Complete(paid)
+
+
 @tool(effect=True, idempotent=timedelta(hours=1), retry=QUICK)
 def undo_book(result: str, *, idempotency_key: str) -> str:
     return world.do(f"undo {result}", idempotency_key)
@@ -288,3 +301,35 @@ def falsies(ctx: Any) -> Complete:
     return Complete(answers)
 
 
+ordered = Workflow("t_ordered", input=Given)
+UNSORTED = {"zeta": 1, "a": {"long key": 1, "b": 2}, "mm": [{"y": 1, "x": 1e22}], "neg": -0.0}
+
+
+@tool
+def unsorted_answer() -> Any:
+    return UNSORTED
+
+
+@tool(effect=True, idempotent=timedelta(hours=1))
+def keep(text: str, *, idempotency_key: str) -> None:
+    world.do("keep", idempotency_key)
+
+
+@ordered.step(start=True, retry=QUICK)
+def prompt(ctx: Any) -> Complete:
+    text = json.dumps(ctx.call(unsorted_answer))
+    ctx.call(keep, text=text)
+    world.ledger["tries"] += 1
+    if world.ledger["tries"] < 2:
+        raise ValueError("again")
+    return Complete(text)
+
+
+slow_but_fine = Workflow("t_slow_but_fine", input=Given)
+
+
+@slow_but_fine.step(start=True)
+def several_beats_long(ctx: Any) -> Complete:
+    world.ledger["in step"] += 1
+    time.sleep(1.2)
+    return Complete()

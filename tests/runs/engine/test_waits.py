@@ -9,12 +9,21 @@ import pytest
 from approvals.models import Approval
 from approvals.services import decide, edit
 from runs import clock
+from runs.errors import NotRetryable, Retryable
 from runs.lifecycle import Actor
 from runs.models import Attempt, Operation, Run
-from runs.services import answer_doubt, cancel, pause_workflow, receive_signal, resume_workflow, retry, set_limits, start
+from runs.services import (
+    answer_doubt,
+    cancel,
+    pause_workflow,
+    receive_signal,
+    resume_workflow,
+    retry,
+    set_limits,
+    start,
+)
 from tests import factories
 from tests.harness.waiting import wait_until
-from tests.runs.engine import flows
 from tests.runs.engine.conftest import until
 from tests.runs.engine.flows import world
 
@@ -52,13 +61,16 @@ def test_a_question_is_answered_by_a_person_and_holds_no_worker() -> None:
     run = begin("t_ask", 3)
     say(approval_of(run), "approve")
     assert until(run).result == ["approved", {"n": 3}]
-    assert list(Attempt.objects.filter(run_id=run.pk).values_list("outcome", flat=True)) == ["suspended", "succeeded"]
+    assert list(Attempt.objects.filter(run_id=run.pk).values_list("outcome", flat=True)) == [
+        "suspended",
+        "succeeded",
+    ]
 
 
 def test_a_rejection_reaches_the_body_as_rejected() -> None:
     run = begin("t_ask", 3)
     say(approval_of(run), "reject")
-    assert until(run).result[0] == "rejected"
+    assert until(run).result == ["rejected", {"n": 3}]
 
 
 def test_an_approved_effect_happens_once_after_the_yes() -> None:
@@ -70,6 +82,14 @@ def test_an_approved_effect_happens_once_after_the_yes() -> None:
     assert world.seen == [20]
     approval.refresh_from_db()
     assert approval.consumed_at is not None
+
+
+def test_an_approved_effect_that_is_done_is_not_asked_for_again_when_its_step_is_retried() -> None:
+    run = begin("t_guarded_twice", 20)
+    say(approval_of(run), "approve")
+    run = until(run)
+    assert (run.status, run.result) == ("completed", "approved-1"), run.reason
+    assert Approval.objects.filter(run=run).count() == 1
 
 
 def test_what_runs_is_what_was_edited_and_then_approved() -> None:
@@ -120,7 +140,7 @@ def test_cancel_of_a_waiting_run_compensates_in_reverse() -> None:
 def test_a_compensation_that_fails_asks_a_person() -> None:
     run = begin("t_trip")
     until(run, "waiting")
-    world.script = [flows.NotRetryable("too late")]
+    world.script = [NotRetryable("too late")]
     cancel(factories.support(), run.pk, reason="changed their mind")
     run = until(run, "attention")
     assert run.attention_kind == "compensation"
@@ -152,7 +172,7 @@ def test_a_failed_run_is_retried_in_place_and_its_effects_hold() -> None:
 
 
 def test_a_cancelled_run_starts_no_further_effect() -> None:
-    world.script = [flows.Retryable("busy", retry_after=0.2)]
+    world.script = [Retryable("busy", retry_after=0.2)]
     run = begin("t_effect", 5, "pay")
     until(run, "retrying")
     cancel(factories.support(), run.pk, reason="stop")
@@ -162,15 +182,27 @@ def test_a_cancelled_run_starts_no_further_effect() -> None:
 
 def test_a_lowered_retry_limit_ends_a_run_in_back_off() -> None:
     world.script = []
-    set_limits(factories.admin(), "step", "t_failing/fail_twice", seen_revision=0, reason="slow", backoff_base_s=3600.0, backoff_max_s=3600.0)
+    set_limits(
+        factories.admin(),
+        "step",
+        "t_failing/fail_twice",
+        seen_revision=0,
+        reason="slow",
+        backoff_base_s=3600.0,
+        backoff_max_s=3600.0,
+    )
     run = until(begin("t_failing", 99), "retrying")
-    set_limits(factories.admin(), "step", "t_failing/fail_twice", seen_revision=1, reason="enough", max_attempts=1)
+    set_limits(
+        factories.admin(), "step", "t_failing/fail_twice", seen_revision=1, reason="enough", max_attempts=1
+    )
     run = until(run, "failed")
     assert run.failure_kind == "exhausted"
 
 
 def test_a_raised_retry_limit_gives_a_run_in_back_off_more_tries() -> None:
-    set_limits(factories.admin(), "step", "t_failing/fail_twice", seen_revision=0, reason="more", max_attempts=6)
+    set_limits(
+        factories.admin(), "step", "t_failing/fail_twice", seen_revision=0, reason="more", max_attempts=6
+    )
     run = until(begin("t_failing", 5))
     assert (run.status, run.result) == ("completed", 6)
 

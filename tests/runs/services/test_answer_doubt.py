@@ -98,9 +98,10 @@ def test_it_did_not_needs_the_sender_to_have_ended():
 
 
 def test_it_did_not_needs_the_settle_time_and_says_until_when():
-    pending = factories.doubt(call_ended_at=clock.now())
+    ended = clock.now()
+    pending = factories.doubt(call_ended_at=ended)
     proof = services.proof_of(pending)
-    assert not proof.accepted and proof.accepted_from == pending.call_ended_at + timedelta(seconds=60)
+    assert not proof.accepted and proof.accepted_from == ended + timedelta(seconds=60)
     with pytest.raises(StateMismatch, match="until"):
         services.answer_doubt(factories.operator(), pending.pk, happened=False)
     clock.shift(timedelta(seconds=61))

@@ -6,7 +6,7 @@ import pytest
 
 from runs import clock, services
 from runs.errors import NotAllowed, Stale, StateMismatch
-from runs.models import Attempt, Event, Worker
+from runs.models import Attempt, Event
 from runs.models.operation import Kind, OpStatus
 from runs.states import TERMINAL, AttentionKind, Hold, Outcome, Status
 from tests import factories
@@ -99,14 +99,15 @@ def test_a_reaped_worker_is_said_to_have_ended():
 
 
 def test_an_overdue_attempt_counts_as_timed_out_and_its_worker_lives_on():
-    run = factories.run(Status.RUNNING, wake_at=clock.now() - timedelta(seconds=1))
-    worker_id = run.worker_id
+    worker = factories.worker()
+    run = factories.run(Status.RUNNING, worker_id=worker.pk, wake_at=clock.now() - timedelta(seconds=1))
     services.force_resume(factories.support(), run.pk)
     run.refresh_from_db()
     assert (run.status, run.failures) == (Status.RETRYING, 1)
     assert run.wake_at is not None and run.wake_at <= clock.now()
     assert Attempt.objects.get(run_id=run.pk).outcome == Outcome.TIMED_OUT
-    assert Worker.objects.get(pk=worker_id).closed_at is None
+    worker.refresh_from_db()
+    assert worker.closed_at is None
 
 
 def test_an_overdue_attempt_with_an_effect_under_way_keeps_it_pending():

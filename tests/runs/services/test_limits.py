@@ -38,7 +38,7 @@ def test_a_change_is_stored_with_an_audit_event_of_old_and_new():
 def test_a_lowered_limit_wakes_the_runs_that_have_used_it_up_and_no_others():
     spent, fresh = factories.run(Status.RETRYING, failures=3), factories.run(Status.RETRYING, failures=2)
     elsewhere = factories.run(Status.RETRYING, failures=3, step="ship")
-    assert "1 of 2 runs" in services.preview_set_limits("step", "parcel/pack", 3).sentence
+    assert "1 of 2 runs" in services.preview_set_limits("step", "parcel/pack", max_attempts=3).sentence
     services.set_limits(factories.admin(), "step", "parcel/pack", max_attempts=3)
     assert is_due(spent)
     assert not is_due(fresh)
@@ -51,7 +51,9 @@ def test_a_workflow_limit_does_not_reach_a_step_with_its_own():
         factories.run(Status.RETRYING, failures=3),
         factories.run(Status.RETRYING, failures=3, step="ship"),
     )
+    assert "1 of 2 runs" in services.preview_set_limits("workflow", "parcel", max_attempts=3).sentence
     services.set_limits(factories.admin("bea"), "workflow", "parcel", max_attempts=3)
+    assert "No run ends" in services.preview_set_limits("workflow", "parcel", max_attempts=3).sentence
     assert is_due(wide)
     assert not is_due(own)
 
@@ -124,6 +126,8 @@ def test_a_pause_is_kept_with_its_reason_and_lifting_it_makes_parked_runs_due():
     assert (policy.paused, policy.pause_reason) == (True, "provider is down")
     parked = factories.run(held_by=Hold.PAUSED, priority=2)
     other = factories.run(held_by=Hold.NO_CAPABLE_WORKER)
+    assert services.preview_resume_workflow("parcel").sentence.startswith("1 parked runs")
+    assert "0 running attempts" in services.preview_pause_workflow("parcel").sentence
     services.resume_workflow(factories.admin("bea"), "parcel", seen_revision=1)
     assert is_due(parked)
     assert parked.held_by == ""

@@ -43,6 +43,13 @@ def test_a_signal_settles_the_open_wait_and_wakes_the_run():
     assert "amount" not in str(event.data)
 
 
+def test_the_preview_says_what_a_signal_would_do():
+    wait = factories.signal_wait()
+    assert "goes on" in services.preview_signal(wait.run, "paid").sentence
+    assert "kept" in services.preview_signal(wait.run, "other").sentence
+    assert "not used" in services.preview_signal(factories.run(Status.FAILED), "paid").sentence
+
+
 def test_a_signal_before_its_wait_is_kept_and_found_when_the_wait_opens():
     run = factories.run()
     assert send(run_id=run.pk).signal.consumed_at is None

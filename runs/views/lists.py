@@ -1,0 +1,94 @@
+"""The list of runs, with what needs people on top."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.decorators import permission_required
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from agentops.console.filters import Choice, Filter, link
+from agentops.console.paging import page
+from agentops.console.polling import is_poll, unchanged
+from runs import registry, selectors
+from runs.models import Run
+from runs.states import Status
+
+#: A value of the filter that is no status: failed runs that no workflow asked to fail.
+DEAD = "dead_letter"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run of the list and why it stands where it stands."""
+
+    run: Run
+    why: selectors.Why
+
+
+@require_safe
+@permission_required("runs.view_run", raise_exception=True)
+def runs(request: HttpRequest) -> HttpResponse:
+    """Runs, newest first, by status, workflow and search; the region with them is polled."""
+    query = request.GET
+    counts = selectors.counts(workflow=query.get("workflow", ""))
+    needs = selectors.needs()
+    listed = page(_chosen(query), query)
+    reasons = selectors.reasons(listed.rows)
+    lines = [Line(run, reasons[run.pk]) for run in listed.rows]
+    tag = _tag(counts, needs, lines)
+    context: dict[str, Any] = {
+        "lines": lines,
+        "page": listed,
+        "needs": needs,
+        "count_limit": selectors.COUNT_LIMIT,
+        "chips": _chips(query, counts, needs),
+        "search": query.get("q", ""),
+        "hidden": [(name, query[name]) for name in ("status", "workflow", "subject") if query.get(name)],
+        "narrowed": any(query.get(name) for name in ("status", "workflow", "subject", "q")),
+        "without_search": link(query, q=None),
+        # A search reads many rows: it is made when somebody asks for it, not every ten seconds.
+        "polled": not query.get("q"),
+        "now": timezone.now(),
+        "ptag": tag,
+    }
+    template = "runs/list.html#runs" if is_poll(request) else "runs/list.html"
+    response = unchanged(request, tag) or render(request, template, context)
+    response.headers["HX-PTag"] = tag
+    return response
+
+
+def _chosen(query: QueryDict) -> Any:
+    status, workflow = query.get("status", ""), query.get("workflow", "")
+    narrowing = {
+        "subject": query.get("subject", "").replace("\x00", ""),
+        "search": query.get("q", "").strip(),
+    }
+    workflow = workflow.replace("\x00", "")
+    if status == DEAD:
+        return selectors.dead_letters(workflow=workflow, **narrowing)
+    return selectors.runs(status=status if status in Status else "", workflow=workflow, **narrowing)
+
+
+def _chips(query: QueryDict, counts: dict[str, int], needs: selectors.Needs) -> list[Filter]:
+    statuses = [Choice(status.value, status.label, counts[status]) for status in Status]
+    statuses.insert(
+        [choice.value for choice in statuses].index(Status.FAILED), Choice(DEAD, "Dead letter", None)
+    )
+    workflows = [Choice(workflow.name, workflow.name) for workflow in registry.workflows()]
+    chips = [
+        Filter("status", "Status", statuses, query.get("status", "")),
+        Filter("workflow", "Workflow", workflows, query.get("workflow", "")),
+    ]
+    if subject := query.get("subject", ""):
+        chips.append(Filter("subject", "Subject", [Choice(subject, subject)], subject))
+    return chips
+
+
+def _tag(counts: dict[str, int], needs: selectors.Needs, lines: list[Line]) -> str:
+    """What the region shows, without the moments that the browser renews by itself."""
+    shown = [(one.run.pk, one.run.status, one.run.step, one.run.event_seq, one.why) for one in lines]
+    return hashlib.sha256(repr((sorted(counts.items()), needs, shown)).encode()).hexdigest()[:20]

@@ -1,0 +1,260 @@
+"""The page of one run, and those of one attempt, one operation and one recorded value."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import AnonymousUser, User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
+
+from agentops.console.polling import is_poll, unchanged
+from agentops.console.waterfall import waterfall
+from runs import clock, codec, selectors, timeline, waits
+from runs.models import Attempt, LogLine, Operation, Run
+from runs.models.operation import WAIT_KINDS
+from runs.sentences import headline
+from runs.states import AttentionKind, Status
+
+PARTS = {
+    "messages": "Messages",
+    "logs": "Log",
+    "values": "State",
+    "signals": "Signals",
+    "events": "Events",
+}
+
+
+@require_safe
+@permission_required("runs.view_run", raise_exception=True)
+def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
+    """One run; all of it is one region, polled until the run is finished."""
+    try:
+        version = selectors.version(run_id)
+        # The version is read first: what changes while the page is made comes with the next poll.
+        response = unchanged(request, version.tag) or render(
+            request,
+            "runs/run.html#run" if is_poll(request) else "runs/run.html",
+            context(request, run_id, version),
+        )
+    except Run.DoesNotExist:
+        raise Http404 from None
+    response.headers["HX-PTag"] = version.tag
+    return response
+
+
+def context(request: HttpRequest, run_id: uuid.UUID, version: selectors.Version) -> dict[str, Any]:
+    """What the page of a run shows. Raises Run.DoesNotExist."""
+    before = selectors.Place.parse(request.GET.get("before", ""))
+    part = request.GET.get("part", "")
+    if part not in PARTS:
+        part = "messages" if version.messages else "events"
+    found = selectors.detail(run_id, part=part, before=before)
+    seen = request.user.has_perm("runs.view_payload")
+    polled = not found.run.is_terminal and before is None
+    return {
+        **head(request, found.run, found.why, found.operations),
+        "now": found.now,
+        "detail": found,
+        "version": version,
+        "fall": _fall(found, newest=before is None),
+        "before": before,
+        "operations": [_line(found.run, operation) for operation in found.operations],
+        "limit": found.limit,
+        "part": part,
+        "parts": [(name, label, getattr(version, name, None)) for name, label in PARTS.items()],
+        "record_rows": list(reversed(found.record)) if part == "messages" else found.record,
+        "values": _values(run_id) if part == "values" and seen else None,
+        "may_see_payloads": seen,
+        "polled": polled,
+        "ptag": version.tag,
+    }
+
+
+def head(
+    request: HttpRequest, run: Run, why: selectors.Why, operations: Sequence[Operation] = ()
+) -> dict[str, Any]:
+    """What every page of a run begins with."""
+    return {
+        "run": run,
+        "why": why,
+        "headline": headline(run, why),
+        "verbs": verbs_for(request.user, run, operations),
+    }
+
+
+@dataclass(frozen=True)
+class Link:
+    """A verb that this person may use on this run now."""
+
+    url: str
+    label: str
+    primary: bool = False
+    danger: bool = False
+
+
+def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operation]) -> list[Link]:
+    """The verbs that this person may use on the run as it is, the one that helps most first."""
+
+    def url(name: str) -> str:
+        return reverse(f"runs:{name}", args=[run.pk])
+
+    doubtful = run.status == Status.ATTENTION and run.attention_kind == AttentionKind.IN_DOUBT
+    links: list[Link] = []
+    if doubtful and user.has_perm("runs.resolve_doubt"):
+        first = next((one for one in operations if timeline.in_doubt(run, one)), None)
+        answer = reverse("runs:answer_doubt", args=[run.pk, first.pk]) if first else "#operations"
+        links.append(Link(answer, "Resolve in doubt", primary=True))
+    if run.status == Status.FAILED and user.has_perm("runs.retry_run"):
+        links.append(Link(url("retry"), "Retry", primary=True))
+    if not (run.is_terminal or doubtful) and user.has_perm("runs.force_resume_run"):
+        links.append(Link(url("force_resume"), "Force on", primary=run.status == Status.ATTENTION))
+    if not run.is_terminal and user.has_perm("runs.signal_run"):
+        links.append(Link(url("signal"), "Send a signal"))
+    if not (run.is_terminal or run.cancel_requested_at) and user.has_perm("runs.cancel_run"):
+        links.append(Link(url("cancel"), "Cancel", danger=True))
+    return links
+
+
+@dataclass(frozen=True)
+class Line:
+    """An operation in the table of a run."""
+
+    operation: Operation
+    status: str
+    seconds: float | None
+    url: str
+    """Where a wait can be settled, if a page for that is known."""
+
+    @property
+    def name(self) -> str:
+        return self.operation.name or self.operation.kind
+
+
+def _line(run: Run, operation: Operation) -> Line:
+    end = operation.finished_at or operation.call_ended_at
+    return Line(
+        operation,
+        timeline.shown_status(run, operation),
+        (end - operation.started_at).total_seconds() if end else None,
+        waits.kind(operation.kind).describe(operation).url if operation.kind in WAIT_KINDS else "",
+    )
+
+
+def _fall(found: selectors.RunDetail, *, newest: bool) -> Any:
+    drawn = timeline.lanes(
+        found.run,
+        found.attempts,
+        found.operations,
+        newest=newest,
+        details=lambda attempt: _details(found, attempt),
+    )
+    return waterfall(drawn, now=found.now)
+
+
+def _details(found: selectors.RunDetail, attempt: Attempt) -> SafeString:
+    return render_to_string(
+        "runs/attempt_details.html", {"attempt": attempt, "now": found.now, "run": found.run}
+    )
+
+
+def _values(run_id: uuid.UUID) -> Mapping[str, Any]:
+    return Run.objects.values("input", "state", "result", "external").get(pk=run_id)
+
+
+# --- one attempt, one operation, one value -----------------------------------------------------------------------------
+
+
+@require_safe
+@permission_required("runs.view_run", raise_exception=True)
+def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) -> HttpResponse:
+    """One attempt: its whole traceback, what it changed in the state, and what it logged."""
+    run = get_object_or_404(Run, pk=run_id)
+    one = get_object_or_404(Attempt, run_id=run_id, step_seq=visit, attempt_no=number)
+    seen = request.user.has_perm("runs.view_payload")
+    logs = LogLine.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number).order_by("id")
+    operations = Operation.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number)
+    return render(
+        request,
+        "runs/attempt.html",
+        {
+            **head(request, run, selectors.why(run)),
+            "attempt": one,
+            "state_before": _state_before(one) if seen else None,
+            "logs": logs[: selectors.ROWS],
+            "operations": [
+                _line(run, operation)
+                for operation in operations.defer(*selectors.OPERATION_PAYLOADS).order_by("ordinal")[
+                    : selectors.ROWS
+                ]
+            ],
+            "may_see_payloads": seen,
+            "now": clock.now(),
+        },
+    )
+
+
+def _state_before(attempt: Attempt) -> dict[str, Any]:
+    """The state that this attempt began with: what the last one that changed it left."""
+    earlier = Attempt.objects.filter(
+        run_id=attempt.run_id, epoch__lte=attempt.epoch, state_after__isnull=False
+    ).exclude(pk=attempt.pk)
+    last = (
+        earlier.filter(step_seq__lt=attempt.step_seq)
+        .order_by("-step_seq", "-attempt_no")
+        .values_list("state_after", flat=True)
+        .first()
+    )
+    return last or {}
+
+
+@require_safe
+@permission_required("runs.view_run", raise_exception=True)
+def operation(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) -> HttpResponse:
+    """One operation: what was asked, approved and answered."""
+    one = get_object_or_404(Operation.objects.select_related("run"), pk=operation_id, run_id=run_id)
+    return render(
+        request,
+        "runs/operation.html",
+        {
+            **head(request, one.run, selectors.why(one.run)),
+            "operation": one,
+            "line": _line(one.run, one),
+            "may_see_payloads": request.user.has_perm("runs.view_payload"),
+            "now": clock.now(),
+        },
+    )
+
+
+@require_safe
+@permission_required(["runs.view_run", "runs.view_payload"], raise_exception=True)
+def value(request: HttpRequest, run_id: uuid.UUID, what: str) -> HttpResponse:
+    """The whole of a value that its page had to cut: input, state, result or external, as JSON."""
+    if what not in ("input", "state", "result", "external"):
+        raise Http404
+    return _json(get_object_or_404(Run.objects.values_list(what, flat=True), pk=run_id))
+
+
+@require_safe
+@permission_required(["runs.view_run", "runs.view_payload"], raise_exception=True)
+def operation_value(
+    request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID, what: str
+) -> HttpResponse:
+    """The whole of a value of an operation: request, approved, response or result, as JSON."""
+    if what not in ("request", "approved", "response", "result"):
+        raise Http404
+    found = Operation.objects.filter(run_id=run_id).values_list(what, flat=True)
+    return _json(get_object_or_404(found, pk=operation_id))
+
+
+def _json(recorded: Any) -> HttpResponse:
+    """JSON as ASCII text: what would deceive a reader stays an escape."""
+    text = json.dumps(codec.plain(recorded), indent=2, ensure_ascii=True)
+    return HttpResponse(text, content_type="application/json; charset=utf-8")

@@ -1,0 +1,79 @@
+"""Start a run: choose a workflow, then fill in a form made from its input model."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_safe
+
+from runs import registry, services
+from runs.errors import Conflict, Invalid
+from runs.forms import SchemaForm, StartForm
+from runs.views.acting import actor
+from runs.workflow import Workflow
+
+
+@require_safe
+@permission_required("runs.start_run", raise_exception=True)
+def workflows(request: HttpRequest) -> HttpResponse:
+    """Which workflows there are, and what each does."""
+    return render(request, "runs/start.html", {"workflows": registry.workflows()})
+
+
+@require_http_methods(["GET", "POST"])
+@permission_required("runs.start_run", raise_exception=True)
+def start(request: HttpRequest, workflow: str) -> HttpResponse:
+    """Start a run of one workflow."""
+    definition = _found(workflow)
+    data = request.POST if request.method == "POST" else None
+    form = StartForm(data)
+    schema = definition.input.model_json_schema() if definition.input else {}
+    given = SchemaForm(schema, definition.validate_input, data, label="Input", prefix="input")
+    if request.method == "GET":
+        return _page(request, definition, form, given)
+    # Both are looked at, so that all mistakes are shown at once.
+    if not (form.is_valid() & given.is_valid()):
+        return _page(request, definition, form, given, status=422)
+    try:
+        started = services.start(
+            actor(request),
+            definition.name,
+            given.value,
+            start_key=form.cleaned_data["start_key"] or None,
+            subject=form.cleaned_data["subject"] or None,
+        )
+    except Invalid as error:
+        form.add_error(None, str(error))
+        return _page(request, definition, form, given, status=422)
+    except Conflict as error:
+        form.add_error("start_key", str(error))
+        return _page(request, definition, form, given, status=error.status, existing=error.existing)
+    messages.success(
+        request,
+        "Started."
+        if started.created
+        else "This start key had started this run before; no second one was started.",
+    )
+    return redirect("runs:run", started.run.pk)
+
+
+def _found(name: str) -> Workflow:
+    try:
+        return registry.workflow(name)
+    except registry.UnknownWorkflow:
+        raise Http404 from None
+
+
+def _page(
+    request: HttpRequest,
+    definition: Workflow,
+    form: StartForm,
+    given: SchemaForm,
+    *,
+    status: int = 200,
+    existing: Any = None,
+) -> HttpResponse:
+    context = {"workflow": definition, "form": form, "given": given, "existing": existing}
+    return render(request, "runs/start_workflow.html", context, status=status)
