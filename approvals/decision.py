@@ -110,7 +110,7 @@ class Decision:
 
     @property
     def progress(self) -> str:
-        """", 1 of 2 votes" beside the word of an open request."""
+        """ ", 1 of 2 votes" beside the word of an open request."""
         return f", {len(self.in_favour)} of {votes_text(self.needed)}" if self.is_open else ""
 
     @property
@@ -230,7 +230,9 @@ class Decision:
 
     @cached_property
     def in_favour(self) -> list[Vote]:
-        return [ballot.vote for ballot in self.ballots if not ballot.void and ballot.vote.verdict == "approve"]
+        return [
+            ballot.vote for ballot in self.ballots if not ballot.void and ballot.vote.verdict == "approve"
+        ]
 
     @property
     def void_votes(self) -> int:
@@ -264,7 +266,9 @@ class Decision:
     @property
     def may_reopen(self) -> bool:
         approval = self.approval
-        return approval.state == State.APPROVED and approval.consumed_at is None and not approval.run.is_terminal
+        return (
+            approval.state == State.APPROVED and approval.consumed_at is None and not approval.run.is_terminal
+        )
 
     @cached_property
     def consequence(self) -> Consequence:
@@ -321,7 +325,7 @@ class Item:
 
     @property
     def votes(self) -> str:
-        """"1 of 2" while it is open."""
+        """ "1 of 2" while it is open."""
         if self.approval.state != State.OPEN:
             return ""
         return f"{getattr(self.approval, 'in_favour', 0)} of {self.approval.requirement['votes']}"

@@ -34,7 +34,9 @@ class VerdictForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         if cleaned.get("verdict") == Vote.Verdict.REJECT and not cleaned.get("reason"):
-            self.add_error("reason", "Say why you reject it: the agent and whoever asked for it will read this.")
+            self.add_error(
+                "reason", "Say why you reject it: the agent and whoever asked for it will read this."
+            )
         return cleaned
 
 
@@ -204,7 +206,9 @@ def _typed(field: Field, value: Any) -> Any:
         case Kind.BOOLEAN:
             return value if isinstance(value, bool) else value == "true"
         case Kind.NUMBER:
-            return int(value) if isinstance(field.value, int) and value == value.to_integral() else float(value)
+            return (
+                int(value) if isinstance(field.value, int) and value == value.to_integral() else float(value)
+            )
         case Kind.TEXT:
             return _like(codec.decode(field.value), value)
     return value

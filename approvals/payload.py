@@ -69,7 +69,9 @@ def fields(schema: Mapping[str, Any], payload: Any, order: Sequence[str] = ()) -
     properties = schema.get("properties")
     known: dict[str, Any] = properties if isinstance(properties, dict) else {}
     required = schema.get("required", [*payload] if not known else [])
-    keys = dict.fromkeys(key for key in [*order, *required, *known, *payload] if key in known or key in payload)
+    keys = dict.fromkeys(
+        key for key in [*order, *required, *known, *payload] if key in known or key in payload
+    )
     made = [
         _field(
             key,
@@ -104,7 +106,9 @@ def _field(
         present=present,
         required=required,
         nullable=nullable,
-        read_only=any(option.get("readOnly") is True for option in [part, *options] if isinstance(option, dict)),
+        read_only=any(
+            option.get("readOnly") is True for option in [part, *options] if isinstance(option, dict)
+        ),
         description=str(description),
         choices=_choices(options),
     )
@@ -132,7 +136,13 @@ def _choices(options: list[dict[str, Any]]) -> tuple[Any, ...]:
     if len(options) != 1:
         return ()
     only = options[0]
-    return tuple(only["enum"]) if isinstance(only.get("enum"), list) else (only["const"],) if "const" in only else ()
+    return (
+        tuple(only["enum"])
+        if isinstance(only.get("enum"), list)
+        else (only["const"],)
+        if "const" in only
+        else ()
+    )
 
 
 def _kind(options: list[dict[str, Any]], value: Any) -> Kind:
@@ -141,7 +151,7 @@ def _kind(options: list[dict[str, Any]], value: Any) -> Kind:
     match {option.get("type") for option in options}:
         case kinds if kinds in ({"number", "string"}, {"integer", "string"}):
             return Kind.DECIMAL  # how pydantic writes Decimal
-        case kinds if len(kinds) == 1 and (kind := _BY_TYPE.get(kinds.pop())):
+        case kinds if len(kinds) == 1 and (kind := _BY_TYPE.get(str(kinds.pop()))):
             return Kind.DECIMAL if kind == Kind.NUMBER and _tag(value) == "decimal" else kind
     return _kind_of_value(value)
 

@@ -51,10 +51,18 @@ def _rows(found: QuerySet[Approval]) -> QuerySet[Approval]:
         approval=OuterRef("pk"), version=OuterRef("version"), verdict=Vote.Verdict.APPROVE
     )
     counted = votes.order_by().values("approval").annotate(n=Count("*")).values("n")
-    return found.annotate(in_favour=Coalesce(Subquery(counted), 0)).select_related("run").only(
-        *(field.attname for field in Approval._meta.concrete_fields if field.name not in ("schema", "why", "payload")),
-        "run__workflow",
-        "run__subject",
+    return (
+        found.annotate(in_favour=Coalesce(Subquery(counted), 0))
+        .select_related("run")
+        .only(
+            *(
+                field.attname
+                for field in Approval._meta.concrete_fields
+                if field.name not in ("schema", "why", "payload")
+            ),
+            "run__workflow",
+            "run__subject",
+        )
     )
 
 

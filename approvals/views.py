@@ -22,6 +22,7 @@ from approvals.models import Approval, ApprovalVersion
 from runs import clock, codec
 from runs.errors import Invalid, NotAllowed, StateMismatch
 from runs.lifecycle import Actor
+from runs.services.verb import Done
 
 #: Rows of a list; a person who has more waiting decides the oldest deadlines first.
 ROWS = 100
@@ -84,8 +85,12 @@ def _listing(request: HttpRequest, now: datetime, selected: uuid.UUID | None = N
     else:
         rows = list(selectors.inbox(user)[: ROWS + 1])
         groups = by_urgency([Item(row) for row in rows[:ROWS]], now)
-    shown = [(item.approval.pk, item.approval.version, item.look.word, item.mark, group.title) for group in groups for item in group.items]
-    return Listing(show, groups, len(rows), selected, polling.tag(show, shown, selected), pages)
+    shown = [
+        (item.approval.pk, item.approval.version, item.look.word, item.mark, group.title)
+        for group in groups
+        for item in group.items
+    ]
+    return Listing(show, groups, len(rows), selected, polling.tag(show, shown), pages)
 
 
 @require_safe
@@ -228,7 +233,11 @@ def _decision_context(
 
 
 def _page(
-    request: HttpRequest, approval_id: uuid.UUID, found: Approval | None = None, status: int = 200, **more: Any
+    request: HttpRequest,
+    approval_id: uuid.UUID,
+    found: Approval | None = None,
+    status: int = 200,
+    **more: Any,
 ) -> HttpResponse:
     now = clock.now()
     context = _decision_context(request, found or _one(approval_id), now, **more)
@@ -237,7 +246,12 @@ def _page(
 
 
 def _refused(
-    request: HttpRequest, approval_id: uuid.UUID, sentence: str, status: int, *, verdict: VerdictForm | None = None
+    request: HttpRequest,
+    approval_id: uuid.UUID,
+    sentence: str,
+    status: int,
+    *,
+    verdict: VerdictForm | None = None,
 ) -> HttpResponse:
     """The request as it is now, with why nothing was done; what was typed as a reason stays."""
     found = _one(approval_id)
@@ -248,7 +262,7 @@ def _refused(
             "reason": verdict.data.get("reason", "") if verdict else "",
         }
     )
-    errors = verdict.errors.get("reason", []) if verdict and status == 422 else []
+    errors = list(verdict.errors.get("reason", [])) if verdict and status == 422 else []
     more = {"verdict": fresh, "reason_errors": errors, "refusal": _sentence(sentence)}
     return _page(request, approval_id, found, status, **more)
 
@@ -262,7 +276,7 @@ def _only_hidden(form: VerdictForm) -> str:
     return "" if list(form.errors) == ["reason"] else "the form was not complete"
 
 
-def _done(request: HttpRequest, approval_id: uuid.UUID, done: services.Done) -> HttpResponse:
+def _done(request: HttpRequest, approval_id: uuid.UUID, done: Done) -> HttpResponse:
     tell = messages.success if done.changed else messages.info
     tell(request, done.sentence)
     return redirect(reverse("approvals:approval", args=[approval_id]))

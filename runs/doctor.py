@@ -151,7 +151,7 @@ def run_checks(checks: Iterable[Check], at: Snapshot) -> list[Problem]:
 def examine(grace: float | None = None, begun: Callable[[str], None] = lambda name: None) -> list[Problem]:
     """Run every check in one snapshot; `begun` is told the name of each before it starts.
 
-    Where the schema is incomplete, the data is not examined.
+    Where the schema is incomplete, the data is not examined. Not to be called inside a transaction: it begins its own.
     """
     load()
     with transaction.atomic(), connection.cursor() as cursor:

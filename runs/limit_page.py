@@ -146,7 +146,11 @@ class LimitPage:
 
     def _row(self, kind: Kind) -> Row:
         value = getattr(self.policy, kind.column) if self.policy else None
-        wider = self.overrides.get((Policy.Scope.WORKFLOW, self.workflow)) if self.scope == Policy.Scope.STEP else None
+        wider = (
+            self.overrides.get((Policy.Scope.WORKFLOW, self.workflow))
+            if self.scope == Policy.Scope.STEP
+            else None
+        )
         from_wider = getattr(wider, kind.column) if wider and value is None else None
         by, at = self._last_change(kind) if value is not None else ("", None)
         return Row(
@@ -273,7 +277,10 @@ def _said(event: AuditEvent) -> Iterable[tuple[str, str]]:
         return
     for column, kind in KINDS.items():
         if column in new and old.get(column) != new[column]:
-            yield kind.label.lower(), f"{_or_default(kind, old.get(column))} to {_or_default(kind, new[column])}"
+            yield (
+                kind.label.lower(),
+                f"{_or_default(kind, old.get(column))} to {_or_default(kind, new[column])}",
+            )
 
 
 def _or_default(kind: Kind, value: float | None) -> str:

@@ -97,7 +97,11 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     Transition("hand_back", WORKER, (RUN,), (Q, CANC), "a worker stopped gracefully or does not execute it"),
     Transition(
-        "take_over", WORKER, (RUN,), (Q, RETRY, CANC, ATT, Status.FAILED), "its worker died or it overran"
+        "take_over",
+        WORKER,
+        (RUN,),
+        (Q, RETRY, CANC, ATT, Status.FAILED, Status.CANCELLED),
+        "its worker died or it overran",
     ),
     Transition("deadline", CLOCK, (RUN,), (Status.FAILED, ATT), "the run's deadline passed"),
     Transition("outcome", WORKER, (ATT,), (Q, CANC), "the outcome somebody was asked about arrived"),

@@ -150,10 +150,14 @@ def first_error(error: ValidationError) -> str:
     return f"{path}: {first['msg']}"
 
 
-def check_size(encoded: Any, what: str) -> None:
-    size = len(dumps(encoded))
-    if size > payload_limit():
-        raise InvalidInput(f"{what}: {size:,} bytes as JSON, and at most {payload_limit():,} can be recorded")
+def check_size(encoded: Any, what: str) -> str:
+    """An encoded value as JSON text. Raises InvalidInput when that is longer than can be recorded."""
+    text = dumps(encoded)
+    if len(text) > payload_limit():
+        raise InvalidInput(
+            f"{what}: {len(text):,} bytes as JSON, and at most {payload_limit():,} can be recorded"
+        )
+    return text
 
 
 def record_answer(value: Any, what: str) -> Any:

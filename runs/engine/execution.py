@@ -19,9 +19,12 @@ from runs.models import Attempt, Run
 from runs.states import Outcome, Status
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def dumps(encoded: Any) -> str:
     """Encoded JSON as text for a `::jsonb` parameter."""
-    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _JSON.encode(encoded)
 
 
 @dataclass
@@ -89,6 +92,8 @@ class Execution:
     subject: str = ""
     was: str = "queued"
     """The run's status before the claim."""
+    recorded: dict[str, Record] | None = None
+    """Operations of the visit, where they have been read before the visit begins."""
     lost: bool = False
     """Fenced: nothing that this execution still does may count."""
     _lock: threading.Lock = field(default_factory=threading.Lock)

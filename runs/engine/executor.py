@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor as Blocking
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -140,8 +141,9 @@ class Executor:
 
     def _settle_waits(self, execution: Execution) -> bool:
         """Settle what is due among the open waits, without body or attempt. False if the run goes on waiting."""
-        rows = execution.database.all(statements.VISIT, execution.fence())
-        if not any(Record(*row).status == OpStatus.OPEN for row in rows):
+        records = self._records(execution)
+        if not any(record.status == OpStatus.OPEN for record in records.values()):
+            execution.recorded = records
             return True
 
         def settle(run: Run) -> bool:
@@ -171,11 +173,14 @@ class Executor:
             return None
         return registry.step(execution.workflow, execution.version, execution.step)
 
+    def _records(self, execution: Execution) -> dict[str, Record]:
+        rows = execution.database.all(statements.VISIT, execution.fence())
+        return {record.position: record for record in (Record(*row) for row in rows)}
+
     def _visit(self, execution: Execution, step: Step | None) -> Visit:
-        records: dict[str, Record] = {}
-        if execution.attempt_no > 1:
-            rows = execution.database.all(statements.VISIT, execution.fence())
-            records = {record.position: record for record in (Record(*row) for row in rows)}
+        records, execution.recorded = execution.recorded, None
+        if records is None:
+            records = self._records(execution) if execution.attempt_no > 1 else {}
         return Visit(execution, step, records, self.snapshot.overrides)
 
     # --- bodies --------------------------------------------------------------------------------------------------------
@@ -238,10 +243,11 @@ class Executor:
                 transition = step.fn(context)
                 visit.closed = True
                 self._check_transition(visit, step, transition)
+                kept = self._state(visit, state)
                 if isinstance(transition, Goto) and transition.after is None:
-                    statement, parameters = self._goto(visit, transition, state)
+                    statement, parameters = self._goto(visit, transition, kept)
                 elif isinstance(transition, Complete):
-                    statement, parameters = self._complete(visit, transition, state)
+                    statement, parameters = self._complete(visit, transition, kept)
                 else:
                     raise InvalidInput("an atomic step may return Goto without a delay, or Complete")
                 with connection.cursor() as cursor:
@@ -259,7 +265,7 @@ class Executor:
             connection.close()
         if isinstance(transition, Complete):
             return True
-        self._move_on(execution, transition, state, row[0])
+        self._move_on(execution, transition, kept, row[0])
         if self.draining():
             execution.hand_back()
             return True
@@ -281,14 +287,16 @@ class Executor:
             self._check_transition(visit, step, transition)
             if isinstance(transition, Goto) and transition.after is None:
                 failpoint("checkpoint.before")
-                moved = execution.checkpoint(*self._goto(visit, transition, state))
+                kept = self._state(visit, state)
+                moved = execution.checkpoint(*self._goto(visit, transition, kept))
                 failpoint("checkpoint.committed")
                 if moved is not None:
-                    self._move_on(execution, transition, state, moved)
+                    self._move_on(execution, transition, kept, moved)
                     return True
             elif isinstance(transition, Complete):
                 failpoint("checkpoint.before")
-                if execution.checkpoint(*self._complete(visit, transition, state)) is not None:
+                completion = self._complete(visit, transition, self._state(visit, state))
+                if execution.checkpoint(*completion) is not None:
                     failpoint("checkpoint.committed")
                     return False
             self._decide_otherwise(visit, step, transition, state)
@@ -310,31 +318,28 @@ class Executor:
                 f"step {step.name} goes to {transition.target!r}, which {step.workflow.name} does not have"
             )
 
-    def _state(self, visit: Visit, state: Any) -> tuple[Any, str | None, bytes | None]:
-        """The new state: encoded, as a parameter (None: unchanged), sealed."""
+    def _state(self, visit: Visit, state: Any) -> _Kept:
         encoded = codec.encode(state, path="ctx.state")
         if encoded == visit.execution.state:
-            return encoded, None, None
-        effects.check_size(encoded, "ctx.state")
+            return _Kept(encoded, None, None)
+        text = effects.check_size(encoded, "ctx.state")
         display, sealed = redaction.split(encoded)
-        return encoded, dumps(display), sealed
+        return _Kept(encoded, text if display is encoded else dumps(display), sealed)
 
-    def _goto(self, visit: Visit, transition: Goto, state: Any) -> tuple[str, dict[str, Any]]:
+    def _goto(self, visit: Visit, transition: Goto, kept: _Kept) -> tuple[str, dict[str, Any]]:
         execution = visit.execution
-        _, text, sealed = self._state(visit, state)
         target = registry.step(execution.workflow, execution.version, transition.target)
         return statements.GOTO, {
             "next": target.name,
             "timeout": policies.for_step(target, self.snapshot.overrides).timeout,
-            "state": text,
-            "state_sealed": sealed,
+            "state": kept.text,
+            "state_sealed": kept.sealed,
             "step": execution.step,
             "started": execution.attempt_started_at,
         }
 
-    def _complete(self, visit: Visit, transition: Complete, state: Any) -> tuple[str, dict[str, Any]]:
+    def _complete(self, visit: Visit, transition: Complete, kept: _Kept) -> tuple[str, dict[str, Any]]:
         execution = visit.execution
-        _, text, sealed = self._state(visit, state)
         result = codec.encode(transition.result, path="result")
         effects.check_size(result, "result")
         display, result_sealed = redaction.split(result)
@@ -350,8 +355,8 @@ class Executor:
         return statements.COMPLETE, {
             "result": dumps(display),
             "result_sealed": result_sealed,
-            "state": text,
-            "state_sealed": sealed,
+            "state": kept.text,
+            "state_sealed": kept.sealed,
             "step": execution.step,
             "started": execution.attempt_started_at,
             "actor": execution.actor.name,
@@ -365,9 +370,9 @@ class Executor:
             ),
         }
 
-    def _move_on(self, execution: Execution, transition: Goto, state: Any, moved: Any) -> None:
+    def _move_on(self, execution: Execution, transition: Goto, kept: _Kept, moved: Any) -> None:
         target = registry.step(execution.workflow, execution.version, transition.target)
-        execution.state = codec.encode(state, path="ctx.state")
+        execution.state = kept.encoded
         execution.step, execution.step_seq, execution.attempt_no = target.name, execution.step_seq + 1, 1
         execution.failures = execution.crashes = 0
         execution.visit_started_at = execution.attempt_started_at = moved
@@ -376,7 +381,7 @@ class Executor:
     def _decide_otherwise(self, visit: Visit, step: Step, transition: Any, state: Any) -> None:
         """A checkpoint that the hot statement does not make: cancel, doubt, Fail, or a Goto that waits."""
         execution = visit.execution
-        encoded, text, _ = self._state(visit, state)
+        new = self._state(visit, state)
 
         def decide(run: Run) -> None:
             cancelled = run.cancel_requested_at is not None and not run.compensating
@@ -384,10 +389,10 @@ class Executor:
             if isinstance(transition, Fail):
                 outcome = Outcome.FAILED
             error = transition.reason if isinstance(transition, Fail) else ""
-            kept = encoded if text is not None else None
+            kept = new.encoded if new.text is not None else None
             digest = record_attempt(run, outcome, error_type="Fail" if error else "", error=error, state=kept)
-            if text is not None:
-                run.state, run.state_sealed = redaction.split(encoded)
+            if new.text is not None:
+                run.state, run.state_sealed = redaction.split(new.encoded)
                 run.save(update_fields=["state", "state_sealed"])
             if cancelled:
                 lifecycle.carry_out_cancel(run, execution.actor)
@@ -656,6 +661,16 @@ def forget_trailing_queries(run: Run) -> None:
         operation.position = f"{operation.position}#{run.attempt_no}"
         operation.forgotten = True
         operation.save(update_fields=["position", "forgotten"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The state that a transition leaves."""
+
+    encoded: Any
+    text: str | None
+    """As a parameter; None: unchanged."""
+    sealed: bytes | None
 
 
 class _Compensated:

@@ -77,8 +77,10 @@ def limit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
         return _show(request, page)
     row = next(row for row in page.rows if row.kind == kind)
     typed = request.GET.get("value", "" if row.value is None else f"{row.value:g}")
-    form = LimitForm(kind, seen_revision=page.seen_revision, value=typed, reason=request.GET.get("reason", ""))
-    more = {"editing": kind, "form": form, "preview": _preview(page, kind, typed)}
+    form = LimitForm(
+        kind, seen_revision=page.seen_revision, value=typed, reason=request.GET.get("reason", "")
+    )
+    more: dict[str, Any] = {"editing": kind, "form": form, "preview": _preview(page, kind, typed)}
     if is_poll(request):
         return render(request, "runs/limit.html#preview", more | {"now": clock.now()})
     return _show(request, page, **more)
@@ -108,8 +110,15 @@ def set_limit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
     except Stale as error:
         fresh = _page_or_404(request, scope, name)
         if _done_before(request, fresh, kind.column, value):
-            return _tell(request, fresh, f"{page.label(kind)} of {page.title} was already set.", changed=False)
-        again = LimitForm(kind, seen_revision=fresh.seen_revision, value=request.POST["value"], reason=request.POST["reason"])
+            return _tell(
+                request, fresh, f"{page.label(kind)} of {page.title} was already set.", changed=False
+            )
+        again = LimitForm(
+            kind,
+            seen_revision=fresh.seen_revision,
+            value=request.POST["value"],
+            reason=request.POST["reason"],
+        )
         more = {"editing": kind, "form": again, "preview": _preview(fresh, kind, request.POST["value"])}
         return _show(request, fresh, error.status, refusal=str(error), **more)
     except Invalid as error:
@@ -201,9 +210,13 @@ def _preview(page: LimitPage, kind: Kind, typed: str) -> Consequence | None:
 def _done_before(request: HttpRequest, page: LimitPage, column: str, value: float | None) -> bool:
     """Whether the same person has just set the same value: a double click."""
     policy = page.policy
-    return policy is not None and policy.changed_by == _actor(request).name and getattr(policy, column) == value
+    return (
+        policy is not None and policy.changed_by == _actor(request).name and getattr(policy, column) == value
+    )
 
 
-def _tell(request: HttpRequest, page: LimitPage, sentence: str, *, changed: bool = True) -> HttpResponseRedirect:
+def _tell(
+    request: HttpRequest, page: LimitPage, sentence: str, *, changed: bool = True
+) -> HttpResponseRedirect:
     (messages.success if changed else messages.info)(request, sentence)
     return HttpResponseRedirect(_url(page))

@@ -54,7 +54,16 @@ def workers(request: HttpRequest) -> HttpResponse:
         .order_by("host", "-started_at")[: ROWS + 1]
     )
     lines = _lines(shown[:ROWS], now)
-    seen = [(line.worker.pk, line.state, line.worker.beat_at, line.worker.lost_slots, [run.pk for run in line.runs]) for line in lines]
+    seen = [
+        (
+            line.worker.pk,
+            line.state,
+            line.worker.beat_at,
+            line.worker.lost_slots,
+            [run.pk for run in line.runs],
+        )
+        for line in lines
+    ]
     context: dict[str, Any] = {
         "lines": lines,
         "live": sum(line.state == "live" for line in lines),

@@ -89,14 +89,16 @@ def answer_people(operator: Actor, ledger: SandboxLedger) -> None:
                 operation.pk,
                 seen_version=operation.run.event_seq,
                 happened=happened,
-                reference=found[0].reference if happened else "",
+                reference=(found[0].reference or "") if happened else "",
                 reason="looked at the ledger",
             )
 
 
 def unexpected() -> list[object]:
     """Runs that nobody has to ask a person about, and that stand still all the same."""
-    still = Run.objects.filter(status__in=["failed", "cancelled", "attention"]).exclude(attention_kind="in_doubt")
+    still = Run.objects.filter(status__in=["failed", "cancelled", "attention"]).exclude(
+        attention_kind="in_doubt"
+    )
     return list(still.values_list("pk", "status", "step", "reason")[:5])
 
 

@@ -330,7 +330,7 @@ def test_e006_two_tools_of_one_name():
 
 def test_e007_a_parameter_without_type():
     @tool  # no type
-    def find(order, *, timeout) -> None: ...  # type: ignore[no-untyped-def]
+    def find(order, *, timeout) -> None: ...
 
     message = only()
     assert (message.id, place(message)) == ("runs.E007", line_of("no type"))
@@ -357,7 +357,7 @@ def test_e007_a_type_that_cannot_be_validated():
 
 def test_e008_a_tool_that_does_not_say_what_it_returns():
     @tool  # returns something
-    def find(order: str): ...  # type: ignore[no-untyped-def]
+    def find(order: str): ...
 
     message = only()
     assert (message.id, place(message)) == ("runs.E008", line_of("returns something"))

@@ -26,10 +26,11 @@ pytestmark = pytest.mark.django_db
 PAGE = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
 
 
-def rows(sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+def rows(sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
-        return cursor.fetchall()
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
 
 
 # --- the page ------------------------------------------------------------------------------------------------------------
@@ -385,7 +386,10 @@ _MADE: dict[str, Any] = {}
 
 def factories_run() -> Run:
     """The same run for both rows of a pair."""
-    return _MADE.setdefault("run", factories.run())
+    if "run" not in _MADE:
+        _MADE["run"] = factories.run()
+    made: Run = _MADE["run"]
+    return made
 
 
 def _approval() -> Approval:

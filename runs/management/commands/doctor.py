@@ -2,8 +2,9 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError
@@ -27,10 +28,18 @@ class Command(BaseCommand):
         parser.add_argument("--json", metavar="FILE", type=Path, help="write the report to FILE as JSON, too")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        console = Console(file=self.stdout, highlight=False, markup=False, soft_wrap=True)  # type: ignore[arg-type]
+        console = Console(
+            file=cast(IO[str], self.stdout),
+            highlight=False,
+            markup=False,
+            # In a pipe or a file, one line stays one line.
+            width=None if self.stdout.isatty() else 10_000,
+        )
         try:
-            with console.status("Looking …") as status:
-                problems = doctor.examine(begun=lambda name: status.update(f"Looking: {name} …"))
+            with console.status("Looking …") if console.is_terminal else nullcontext() as status:
+                problems = doctor.examine(
+                    begun=lambda name: status.update(f"Looking: {name} …") if status else None
+                )
         except OperationalError as error:
             raise CommandError(f"The database does not answer: {str(error).strip()}") from None
         if options["json"]:
@@ -50,16 +59,16 @@ class Command(BaseCommand):
 
 
 def described(problem: doctor.Problem) -> Group:
+    """A problem as people read it: what, examples, what to do."""
     mark, style = MARKS[problem.severity]
     count = f" ({problem.count})" if problem.count > 1 else ""
-    lines: list[Any] = [Text.assemble((mark, style), f"  {problem.check}{count}")]
     more = problem.count - len(problem.sample)
-    shown = [printable(item) for item in problem.sample] + (
-        [f"… and {more} more"] if more and problem.sample else []
-    )
-    lines += [Padding(Text(item), (0, 0, 0, 11)) for item in shown]
-    lines.append(Padding(Text(problem.advice, style="dim"), (0, 0, 0, 11)))
-    return Group(*lines)
+    below = [Text(printable(item)) for item in problem.sample]
+    if more and below:
+        below.append(Text(f"… and {more} more"))
+    below.append(Text(problem.advice, style="dim"))
+    head = Text.assemble((mark, style), f"  {problem.check}{count}")
+    return Group(head, *(Padding(line, (0, 0, 0, 11), expand=False) for line in below))
 
 
 def printable(text: str) -> str:

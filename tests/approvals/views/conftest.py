@@ -1,9 +1,10 @@
 """People in front of a browser."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from runs.lifecycle import Actor
@@ -15,9 +16,8 @@ type SignIn = Callable[[Actor], Client]
 @pytest.fixture
 def sign_in(db: None) -> SignIn:
     def signed_in(actor: Actor) -> Client:
-        assert actor.user is not None
         client = Client()
-        client.force_login(actor.user)
+        client.force_login(cast(User, actor.user))
         return client
 
     return signed_in
@@ -33,7 +33,6 @@ def olga(sign_in: SignIn) -> Client:
 def blindfolded(sign_in: SignIn) -> Client:
     """Somebody who may decide, and sees no payload."""
     actor = factories.operator("blind")
-    assert actor.user is not None
-    group = actor.user.groups.get()  # type: ignore[attr-defined]
+    group = cast(User, actor.user).groups.get()
     group.permissions.remove(Permission.objects.get(codename="view_payload"))
     return sign_in(actor)

@@ -59,7 +59,9 @@ def test_it_says_what_the_agent_wants_why_on_which_run_and_until_when(olga: Clie
 
 
 def test_the_fields_stand_in_the_order_of_the_tools_own_arguments(olga: Client) -> None:
-    html = page(olga, factories.approval(schema={"properties": {"amount": {}, "order": {"title": "Order number"}}}))
+    html = page(
+        olga, factories.approval(schema={"properties": {"amount": {}, "order": {"title": "Order number"}}})
+    )
     assert html.index("Order number") < html.index(">Amount<")
 
 
@@ -76,7 +78,9 @@ def test_a_newer_version_is_shown_beside_the_one_before_and_void_votes_are_told(
 
 
 def test_any_earlier_version_can_be_compared_with(olga: Client) -> None:
-    approval = edited(edited(factories.approval(), factories.operator(), "7.00"), factories.operator(), "5.00")
+    approval = edited(
+        edited(factories.approval(), factories.operator(), "7.00"), factories.operator(), "5.00"
+    )
     assert '<del><span class="sr">was </span><bdi>7.00</bdi></del>' in page(olga, approval)
     assert '<del><span class="sr">was </span><bdi>10.00</bdi></del>' in page(olga, approval, base="1")
     assert '<del><span class="sr">was </span><bdi>7.00</bdi></del>' in page(olga, approval, base="99")
@@ -88,7 +92,12 @@ def test_a_decided_request_names_who_decided_and_offers_nothing_to_press(
 ) -> None:
     approval = factories.approval()
     services.decide(
-        factories.operator("ann"), approval.pk, version=1, digest=approval.digest, verdict=verdict, reason="because"
+        factories.operator("ann"),
+        approval.pk,
+        version=1,
+        digest=approval.digest,
+        verdict=verdict,
+        reason="because",
     )
     html = page(olga, approval)
     assert f"{word} ann" in html
@@ -117,7 +126,9 @@ def test_past_its_time_limit_it_says_so(olga: Client) -> None:
 
 
 def test_payloads_are_a_permission_of_their_own(blindfolded: Client) -> None:
-    approval = factories.approval(arguments={"order": "secret-order", "amount": Decimal(1)}, why="secret reason")
+    approval = factories.approval(
+        arguments={"order": "secret-order", "amount": Decimal(1)}, why="secret reason"
+    )
     html = page(blindfolded, approval)
     assert "secret-order" not in html
     assert "secret reason" not in html
@@ -175,7 +186,9 @@ def test_an_idle_poll_is_answered_304(olga: Client) -> None:
 def test_a_vote_shows_up_and_the_form_stays(olga: Client) -> None:
     approval = factories.approval(policy="page_two")
     before = poll(olga, approval)
-    services.decide(factories.operator("ann"), approval.pk, version=1, digest=approval.digest, verdict="approve")
+    services.decide(
+        factories.operator("ann"), approval.pk, version=1, digest=approval.digest, verdict="approve"
+    )
     after = poll(olga, approval, ptag=before["HX-PTag"])
     assert after.status_code == 200
     html = after.content.decode()
@@ -195,7 +208,9 @@ def test_a_new_version_takes_the_buttons_away_and_leaves_the_reason(olga: Client
 
 def test_a_decision_by_somebody_else_takes_the_buttons_away(olga: Client) -> None:
     approval = factories.approval()
-    services.decide(factories.operator("ann"), approval.pk, version=1, digest=approval.digest, verdict="approve")
+    services.decide(
+        factories.operator("ann"), approval.pk, version=1, digest=approval.digest, verdict="approve"
+    )
     html = poll(olga, approval).content.decode()
     assert "Approved by ann while you were reading." in html
     assert 'value="approve"' not in html
@@ -236,7 +251,11 @@ def test_the_number_of_queries_is_bounded(olga: Client, django_assert_max_num_qu
     for number in range(3):
         edited(approval, factories.operator(), f"{number}.50")
         services.decide(
-            factories.operator(), approval.pk, version=approval.version, digest=approval.digest, verdict="approve"
+            factories.operator(),
+            approval.pk,
+            version=approval.version,
+            digest=approval.digest,
+            verdict="approve",
         )
     for _ in range(3):
         factories.approval()

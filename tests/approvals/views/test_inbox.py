@@ -10,6 +10,7 @@ from agentops.look.samples import HOSTILE
 from approvals import policies, services
 from approvals.models import Approval
 from runs import clock
+from runs.states import Status
 from tests import factories
 from tests.approvals.views.conftest import SignIn
 
@@ -111,7 +112,9 @@ def test_writing_to_it_is_refused(url: str, olga: Client) -> None:
 
 
 @pytest.mark.parametrize("url", [INBOX, LIST])
-def test_a_person_in_no_group_gets_403_and_an_anonymous_one_the_sign_in_page(url: str, sign_in: SignIn) -> None:
+def test_a_person_in_no_group_gets_403_and_an_anonymous_one_the_sign_in_page(
+    url: str, sign_in: SignIn
+) -> None:
     assert sign_in(factories.stranger()).get(url).status_code == 403
     response = Client().get(url)
     assert response.status_code == 302
@@ -120,7 +123,7 @@ def test_a_person_in_no_group_gets_403_and_an_anonymous_one_the_sign_in_page(url
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_titles_and_subjects_are_harmless(text: str, olga: Client) -> None:
-    run = factories.run(factories.Status.WAITING, subject=text.encode("utf-8", "replace").decode().replace("\x00", ""))
+    run = factories.run(Status.WAITING, subject=text.encode("utf-8", "replace").decode().replace("\x00", ""))
     factories.approval(run, title=text)
     html = olga.get(INBOX).content.decode()
     assert "<script>alert" not in html

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -28,7 +29,7 @@ def unguarded(*constraints: str) -> Iterator[None]:
             cursor.execute("SET session_replication_role = origin")
 
 
-def execute(sql: str, *parameters: object) -> None:
+def execute(sql: str, *parameters: Any) -> None:
     """One statement, which must change something."""
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)

@@ -1,6 +1,7 @@
 """Each check of the approvals sees exactly what it is for."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -34,7 +35,7 @@ def one(findings: list[Finding], severity: str = "error") -> str:
     return findings[0].sample[0]
 
 
-def decided(verdict: str = "approve", **options: str) -> Approval:
+def decided(verdict: str = "approve", **options: Any) -> Approval:
     """An approval that operators have decided, vote by vote."""
     approval = factories.approval(**options)
     for _ in range(approval.requirement["votes"]):
@@ -200,6 +201,13 @@ def test_payloads_that_an_earlier_secret_key_signed_are_known(look: Look, settin
     assert look(doctor.payload_not_as_signed) == []
     settings.SECRET_KEY_FALLBACKS = []
     assert len(look(doctor.payload_not_as_signed)) == 1
+
+
+def test_without_a_secret_key_nothing_is_verified(look: Look, settings: Settings):
+    sent(decided(), {"order": "1"})
+    settings.SECRET_KEY = ""
+    assert look(doctor.payload_not_as_signed) == []
+    assert look(doctor.executed_not_as_approved) == []
 
 
 def test_an_effect_that_was_sent_as_approved_is_in_order(look: Look):

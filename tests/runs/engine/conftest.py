@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connections
 
+from runs import doctor
 from runs.engine.worker import RunWorker
 from runs.models import Run
 from runs.states import TERMINAL
@@ -67,8 +68,16 @@ def running_worker(slots: int = 8, queues: tuple[str, ...] = ("default",)) -> It
 
 @pytest.fixture
 def worker(transactional_db: None, quick: None) -> Iterator[RunWorker]:
+    """A worker at work. Whatever the test did, its data must be healthy at the end."""
     with running_worker() as started:
         yield started
+        assert unhealthy() == []
+
+
+def unhealthy() -> list[doctor.Problem]:
+    """What doctor finds wrong in the data; a minute's grace, which tests on shared machines may need."""
+    known = {doctor.name_of(check) for check in doctor.DATA}
+    return [problem for problem in doctor.examine(grace=60) if problem.check in known]
 
 
 @pytest.fixture

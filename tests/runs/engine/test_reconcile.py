@@ -44,7 +44,9 @@ def test_a_run_whose_claim_got_lost_is_handed_back_and_finds_what_it_had_recorde
     run = until(run)
     assert (run.status, run.result) == ("completed", "paid before"), run.reason
     assert not world.ledger
-    outcomes = Attempt.objects.filter(run_id=run.pk).order_by("attempt_no").values_list("attempt_no", "outcome")
+    outcomes = (
+        Attempt.objects.filter(run_id=run.pk).order_by("attempt_no").values_list("attempt_no", "outcome")
+    )
     assert list(outcomes) == [(1, "stopped"), (2, "succeeded")]
     assert run.failures == run.crashes == 0
 
