@@ -137,7 +137,7 @@ class Decision:
             case State.APPROVED if self.may_reopen:
                 return "The run has not taken it over yet."
             case State.REJECTED:
-                return f"The agent is told the reason; {self.approval.name} does not run."
+                return f"The agent is told the reason{f'; {self.approval.name} does not run' if self.tool else ''}."
         return ""
 
     # --- what is asked ---
@@ -367,8 +367,13 @@ def marks(user: AbstractBaseUser, approvals: Sequence[Approval]) -> list[Item]:
         .order_by("version")
         .values_list("approval_id", "version")
     )
-    items = []
-    for approval in approvals:
-        mark = "you have voted" if voted.get(approval.pk) == approval.version else ""
-        items.append(Item(approval, mark or selectors.why_not_decide(user, approval)))
-    return items
+    return [Item(approval, _mark(user, approval, voted.get(approval.pk))) for approval in approvals]
+
+
+def _mark(user: AbstractBaseUser, approval: Approval, voted_on: int | None) -> str:
+    assert isinstance(user, PermissionsMixin)
+    if voted_on == approval.version:
+        return "you have voted"
+    if not user.has_perm("approvals.decide_approval"):
+        return f"{' or '.join(approval.requirement['groups'])} decide"
+    return selectors.why_not_decide(user, approval)

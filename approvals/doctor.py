@@ -1,6 +1,5 @@
 """Checks of `manage.py doctor` on approvals: what runs is what was approved, by who may, on the version they saw."""
 
-import hmac
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -172,5 +171,4 @@ def _has_key() -> bool:
 
 def _is_signed(display: str, sealed: Any, digest: str) -> bool:
     """Whether the digest is that of the true value (`display`: JSON as text), under the secret key or an earlier one."""
-    encoded = redaction.true_value(json.loads(display), sealed)
-    return any(hmac.compare_digest(made, digest) for made in codec.keyed_digests(encoded))
+    return codec.is_keyed_digest(redaction.true_value(json.loads(display), sealed), digest)

@@ -68,7 +68,8 @@ def fields(schema: Mapping[str, Any], payload: Any, order: Sequence[str] = ()) -
         return [_field(None, "Payload", schema, schema, payload, True, True)]
     properties = schema.get("properties")
     known: dict[str, Any] = properties if isinstance(properties, dict) else {}
-    required = schema.get("required", [*payload] if not known else [])
+    listed = schema.get("required", [] if known else [*payload])
+    required = [key for key in listed if isinstance(key, str)] if isinstance(listed, list) else []
     keys = dict.fromkeys(
         key for key in [*order, *required, *known, *payload] if key in known or key in payload
     )
@@ -120,7 +121,8 @@ def _options(part: Any, root: Mapping[str, Any], depth: int = 0) -> tuple[list[d
         return [], False
     reference = part.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        target = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"))
+        targets = root.get("$defs")
+        target = targets.get(reference.removeprefix("#/$defs/")) if isinstance(targets, dict) else None
         return _options(target, root, depth + 1)
     for word in ("anyOf", "oneOf", "allOf"):
         if isinstance(part.get(word), list):
@@ -148,12 +150,13 @@ def _choices(options: list[dict[str, Any]]) -> tuple[Any, ...]:
 def _kind(options: list[dict[str, Any]], value: Any) -> Kind:
     if _choices(options):
         return Kind.CHOICE
-    match {option.get("type") for option in options}:
-        case kinds if kinds in ({"number", "string"}, {"integer", "string"}):
-            return Kind.DECIMAL  # how pydantic writes Decimal
-        case kinds if len(kinds) == 1 and (kind := _BY_TYPE.get(str(kinds.pop()))):
-            return Kind.DECIMAL if kind == Kind.NUMBER and _tag(value) == "decimal" else kind
-    return _kind_of_value(value)
+    types = {str(option.get("type")) for option in options}
+    if types == {"number", "string"}:
+        return Kind.DECIMAL  # how pydantic writes Decimal
+    kind = _BY_TYPE.get(types.pop()) if len(types) == 1 else None
+    if kind is None:
+        return _kind_of_value(value)
+    return Kind.DECIMAL if kind == Kind.NUMBER and _tag(value) == "decimal" else kind
 
 
 _BY_TYPE = {
@@ -201,7 +204,8 @@ def text_of(encoded: Any) -> str:
         case str(value):
             return value
         case dict() | list() as value:
-            return json.dumps(value, indent=2, ensure_ascii=False)
+            short = json.dumps(value, ensure_ascii=False)
+            return short if len(short) <= ONE_LINE else json.dumps(value, indent=2, ensure_ascii=False)
         case value:
             return str(value)
 

@@ -178,11 +178,12 @@ def preview_decide(approval: Approval) -> Consequence:
     needed, for_it = approval.requirement["votes"], waits.approvals_so_far(approval)
     if for_it + 1 < needed:
         yes = f"Approving is vote {for_it + 1} of {needed}."
+    elif tool_of(approval) is None:
+        yes = "Approving lets the agent go on with exactly this."
     else:
         yes = f"Approving lets {approval.name} run once with exactly this payload."
-    return Consequence(
-        f"{yes} Rejecting tells the agent your reason; {approval.name} does not run.", again=(approval.name,)
-    )
+    no = "" if tool_of(approval) is None else f"; {approval.name} does not run"
+    return Consequence(f"{yes} Rejecting tells the agent your reason{no}.", again=(approval.name,))
 
 
 # --- edit ------------------------------------------------------------------------------------------------------------

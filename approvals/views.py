@@ -56,7 +56,7 @@ class Listing:
     def beside(self, offset: int) -> Item | None:
         """The item before (-1) or after (1) the selected one."""
         at = next((n for n, item in enumerate(self.items) if item.approval.pk == self.selected), None)
-        wanted = -1 if at is None else at + offset
+        wanted = at + offset if at is not None else min(0, offset - 1)
         return self.items[wanted] if 0 <= wanted < len(self.items) else None
 
     @property

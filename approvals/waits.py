@@ -33,7 +33,11 @@ class ApprovalWait:
         display, sealed = redaction.split(encoded)
         requirement = policies.named(options.get("policy", "")).requirement(run)
         limit_s = requirement["time_limit_s"]
-        operation.expires_at = None if limit_s is None else clock.now() + timedelta(seconds=limit_s)
+        limits = [operation.expires_at] if operation.expires_at is not None else []
+        limits += [] if limit_s is None else [clock.now() + timedelta(seconds=limit_s)]
+        operation.expires_at = min(
+            limits, default=None
+        )  # the author's `timeout=` or the policy's, whichever comes first
         operation.save(update_fields=["expires_at"])
         approval = Approval.objects.create(
             id=operation.pk,  # so that an operation leads to its approval without a query
@@ -103,7 +107,7 @@ class ApprovalWait:
             return False
         fresh = Operation.objects.get(pk=operation.pk)
         recorded = redaction.true_value(fresh.result, fresh.result_sealed)
-        if codec.keyed_digest(recorded["arguments"]) != approval.digest or not _carried(approval):
+        if not codec.is_keyed_digest(recorded["arguments"], approval.digest) or not _carried(approval):
             return False
         if approval.consumed_at is None:
             approval.consumed_at = Now()

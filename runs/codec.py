@@ -181,9 +181,10 @@ def keyed_digest(encoded: Any) -> str:
     return _keyed(encoded, settings.SECRET_KEY)
 
 
-def keyed_digests(encoded: Any) -> list[str]:
-    """`keyed_digest` under the present key and each earlier one that still verifies what it signed."""
-    return [_keyed(encoded, key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+def is_keyed_digest(encoded: Any, claimed: str) -> bool:
+    """Whether `claimed` is the keyed digest under the present key, or an earlier one that still verifies what it signed."""
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return any(hmac.compare_digest(_keyed(encoded, key), claimed) for key in keys)
 
 
 def _keyed(encoded: Any, secret: str) -> str:
@@ -198,7 +199,7 @@ def plain(encoded: Any) -> Any:
             inner = encoded["v"]
             if encoded[TAG] == "dict":  # data that holds the key of a tag itself: not a tag, whatever it says
                 return {key: plain(item) for key, item in inner.items()}
-            return str(inner)
+            return float(inner) if encoded[TAG] == "float" else str(inner)
         return {key: plain(item) for key, item in encoded.items()}
     if isinstance(encoded, list):
         return [plain(item) for item in encoded]

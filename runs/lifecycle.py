@@ -134,6 +134,8 @@ def requeue(run: Run, at: datetime | None = None, *, status: Status | None = Non
     run.attention_kind, run.reason = "", ""
     run.failure_kind, run.finished_at = "", None
     run.wake_at = at or now
+    if run.deadline_at is not None and not run.compensating:
+        run.wake_at = max(now, min(run.wake_at, run.deadline_at))  # the claim finds the deadline
     run.sort_at = run.wake_at - head_start(run)
     run.save(update_fields=_MOVED)
     if run.wake_at <= now:

@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Case, Model, Q, QuerySet, TextField, Value, When
+from django.db.models.fields.json import KT
 from django.db.models.functions import Right
 
 from runs import clock, policies, registry, waits
 from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal, Worker
-from runs.models.operation import OpStatus
+from runs.models.operation import Kind, OpStatus
 from runs.states import AttentionKind, FailureKind, Hold, Status
 from runs.workflow import Retry
 
@@ -72,8 +73,6 @@ def runs(*, status: str = "", workflow: str = "", subject: str = "", search: str
 
 def _matching(text: str) -> Q:
     """Runs whose id begins with `text`, or whose subject, start key or reason (the error) contains it."""
-    # PostgreSQL refuses a NUL in a parameter, and no row holds one.
-    text = text.replace("\x00", "")
     found = Q(subject__icontains=text) | Q(start_key__icontains=text) | Q(reason__icontains=text)
     digits = text.replace("-", "").lower()
     if digits and len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
@@ -226,8 +225,8 @@ class RunDetail:
     """Newest first, one page of them; `traceback` holds its last TRACEBACK characters, `state_after` is not read."""
     earlier: Place | None
     """Where the page of earlier attempts begins; None where there are none."""
-    operations: list[Operation]
-    """Of the visits that `attempts` shows, oldest first, without payloads."""
+    operations: Sequence[Operation]
+    """Of the visits that `attempts` shows, oldest first, as `in_brief` gives them."""
     operations_cut: bool
     """There are more than shown."""
     limit: int
@@ -266,7 +265,7 @@ def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) ->
     )
 
 
-def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> list[Operation]:
+def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> Sequence[Operation]:
     """Operations of the visits of these attempts, with those still going on if they are the newest; up to ROWS + 1."""
     chosen = Operation.objects.filter(run_id=run.pk)
     if attempts:
@@ -275,8 +274,16 @@ def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> list[
             chosen = chosen.filter(step_seq__lte=attempts[0].step_seq)
     elif not newest:
         return []
-    latest = chosen.defer(*OPERATION_PAYLOADS).order_by("-step_seq", "-ordinal")[: ROWS + 1]
+    latest = in_brief(chosen).order_by("-step_seq", "-ordinal")[: ROWS + 1]
     return sorted(latest, key=lambda one: (one.step_seq, one.ordinal, one.started_at))
+
+
+def in_brief(operations: QuerySet[Operation]) -> QuerySet[Operation]:
+    """`operations` without their payloads, but with `verdict`: what people decided, where it is an approval."""
+    decided = Case(
+        When(kind=Kind.APPROVAL, then=KT("result__verdict")), default=Value(""), output_field=TextField()
+    )
+    return operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided)
 
 
 def _record(run_id: uuid.UUID, part: str) -> list[Any]:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from django.utils.safestring import SafeString
 
+from agentops.console import badges
 from agentops.console.badges import ATTENTION, BAD, IDLE, OK, OPERATION_KINDS, RETRY, RUN, WAIT, badge
 from agentops.console.waterfall import Lane
 from runs.models import Attempt, Operation, Run
@@ -35,9 +36,19 @@ def in_doubt(run: Run, operation: Operation) -> bool:
     return not executed_now or operation.call_ended_at is not None
 
 
-def shown_status(run: Run, operation: Operation) -> str:
-    """Status of an operation as its badge names it."""
-    return "in_doubt" if in_doubt(run, operation) else operation.status
+def shown_status(run: Run, operation: Operation) -> tuple[str, str]:
+    """Kind and status under which an operation has its badge; `operation` is from `selectors.in_brief`."""
+    if operation.kind != Kind.APPROVAL:
+        return "operation", "in_doubt" if in_doubt(run, operation) else operation.status
+    match operation.status:
+        case OpStatus.OPEN:
+            return "approval", "open"
+        case OpStatus.CLOSED:
+            return "approval", "void"
+        case OpStatus.DONE:
+            verdict = getattr(operation, "verdict", "")
+            return "approval", verdict if verdict in badges.BADGES["approval"] else "approved"
+    return "approval", "expired"
 
 
 def lanes(
@@ -114,12 +125,12 @@ def _operation(run: Run, operation: Operation, attempt_ended: datetime | None) -
     end = operation.finished_at
     if end is None and not waits:
         end = operation.call_ended_at or attempt_ended
-    look = badge("operation", shown_status(run, operation))
-    plain = operation.status in (OpStatus.DONE, OpStatus.CLOSED)
+    look = badge(*shown_status(run, operation))
+    plain = operation.status in (OpStatus.DONE, OpStatus.CLOSED) and operation.kind != Kind.APPROVAL
     return Lane(
         operation.name or str(operation.kind),
         OPERATION_KINDS[operation.kind] if plain else look.icon,
-        (WAIT if waits else OK) if operation.status == OpStatus.DONE else look.tone,
+        (WAIT if waits else OK) if operation.status == OpStatus.DONE and plain else look.tone,
         max(operation.started_at, operation.intent_at or operation.started_at),
         end,
         worked=not (waits or doubt),
@@ -137,7 +148,8 @@ def _note(operation: Operation, doubt: bool) -> str:
     elif operation.status in (OpStatus.FAILED, OpStatus.RETRY, OpStatus.CLOSED):
         notes.append(str(OpStatus(operation.status).label).lower())
     elif operation.kind in WAIT_KINDS:
-        notes.append(str(operation.kind))
+        verdict = getattr(operation, "verdict", "")
+        notes.append(f"{operation.kind}, {verdict}" if verdict else str(operation.kind))
     if operation.tries > 1:
         notes.append(f"{operation.tries} tries")
     return ", ".join(notes)

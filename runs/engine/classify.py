@@ -11,7 +11,7 @@ from enum import Enum
 import httpx
 from django.utils import timezone
 
-from runs.errors import NotRetryable, OutcomeUnknown, Retryable
+from runs.errors import NotRetryable, OutcomeUnknown, Retryable, UnlabelledParallel
 
 
 class Verdict(Enum):
@@ -43,7 +43,7 @@ def classify(error: Exception, *, effect: bool) -> Classified:
     match error:
         case Retryable():
             return Classified(Verdict.RETRY, error.retry_after)
-        case NotRetryable():
+        case NotRetryable() | UnlabelledParallel():
             return Classified(Verdict.FINAL)
         case OutcomeUnknown():
             return Classified(Verdict.UNKNOWN if effect else Verdict.RETRY)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from runs import clock, policies, registry
 from runs.engine.execution import record_attempt
-from runs.lifecycle import AGENT, CLOCK, Actor, append_event, ask_person, carry_out_cancel, end, requeue
+from runs.lifecycle import AGENT, CLOCK, Actor, append_event, ask_person, carry_out_cancel, end, pending_effects, requeue
 from runs.models import Run
 from runs.policies import Limits
 from runs.states import AttentionKind, FailureKind, Outcome, Status
@@ -32,7 +32,7 @@ def spend_failure(
     run.failures += 1
     if run.failures >= limits.max_attempts:
         exhaust(run, actor, reason=reason, limits=limits, **data)
-    elif run.cancel_requested_at and not run.compensating:
+    elif run.cancel_requested_at and not run.compensating and not pending_effects(run):
         carry_out_cancel(run, actor)
     else:
         pause = at if at is not None else limits.backoff(run.failures)
@@ -73,9 +73,10 @@ def close_dead_attempt(run: Run, *, outcome: Outcome, closed_by: str, error: str
         if run.lone_crashes >= limits.crash_limit:
             _give_up_crashing(run, actor, digest)
             return
-    if run.cancel_requested_at and not run.compensating:
+    if run.cancel_requested_at and not run.compensating and not pending_effects(run):
         carry_out_cancel(run, actor)
         return
+    # With an effect in doubt a worker looks first whether it happened, also under a cancel.
     pause = limits.backoff(run.crashes - 1) if outcome == Outcome.CRASHED and run.crashes > 1 else timedelta()
     requeue(run, clock.now() + pause)
     append_event(run, "taken_over", actor, error, outcome=outcome, crashes=run.crashes, attempt=digest)

@@ -10,8 +10,10 @@ import asyncio
 import random
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -24,10 +26,22 @@ from runs.engine import effects, statements
 from runs.engine.database import cold
 from runs.engine.effects import Block, Call, OpenWait, Requests, Want
 from runs.engine.execution import Execution, Record, dumps
-from runs.errors import AgentopsError, ContextClosed, Diverged, UnlabelledParallel
+from runs.errors import (
+    AgentopsError,
+    Cancelled,
+    ContextClosed,
+    Diverged,
+    LeaseLost,
+    OutcomeUnknown,
+    Suspend,
+    UnlabelledParallel,
+)
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.workflow import Retry, Step, Tool
+
+#: The engine's control flow, which user code must let through; where several meet, the first of these counts.
+CONTROL = (LeaseLost, ContextClosed, Diverged, Cancelled, Suspend)
 
 
 @dataclass(frozen=True)
@@ -68,21 +82,40 @@ class Visit:
         self._lock = threading.Lock()
         self._unlabelled_in_flight = 0
         self.in_flight = 0
+        self.overlapped = False
+        """Operations without labels overlapped: nothing more is sent."""
+        self.stopped: BaseException | None = None
+        """What ended this attempt from inside `ctx`; whatever the body still returns or raises is ignored."""
+        self._stopped_here: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def stop(self, error: BaseException) -> None:
+        """Control flow left `ctx`: its thread or task may not use `ctx` again. Its siblings may still open their waits."""
+        with self._lock:
+            self._stopped_here.add(_here())
+            if isinstance(error, ContextClosed):
+                return
+            if self.stopped is None or _rank(error) < _rank(self.stopped):
+                self.stopped = error
+
+    def check_open(self) -> None:
+        """Raises ContextClosed."""
+        if self.closed or (self.stopped is not None and _here() in self._stopped_here):
+            raise ContextClosed("ctx was used after its attempt had ended")
 
     def begin(self, label: str | None) -> tuple[str, int]:
         """Hand out the position of the next operation. Raises UnlabelledParallel, Diverged (a label twice) or ContextClosed."""
+        self.check_open()
         with self._lock:
-            if self.closed:
-                raise ContextClosed("ctx was used after its attempt had ended")
             if self.step is not None and self.step.atomic:
                 raise AgentopsError(
                     f"step {self.step.name} is atomic: it writes this database only and may not use ctx operations"
                 )
             self._ordinal += 1
             ordinal = self._ordinal
+            if self._unlabelled_in_flight or (label is None and self.in_flight):
+                self.overlapped = True
+                raise UnlabelledParallel("operations that overlap in time need a label= each")
             if label is None:
-                if self._unlabelled_in_flight:
-                    raise UnlabelledParallel("operations that overlap in time need a label= each")
                 position = str(ordinal)
                 self._unlabelled_in_flight += 1
             else:
@@ -95,6 +128,11 @@ class Visit:
             self.in_flight += 1
             return position, ordinal
 
+    def check_labels(self) -> None:
+        """Raises UnlabelledParallel also in the operation that came first: nothing is sent in an order that is chance."""
+        if self.overlapped:
+            raise UnlabelledParallel("operations that overlap in time need a label= each")
+
     def finish(self, label: str | None, position: str) -> None:
         with self._lock:
             self.in_flight -= 1
@@ -106,8 +144,11 @@ class Visit:
 
     def tool_limits(self, tool: Tool, *, fresh: bool = False) -> policies.Limits:
         """A tool's limits; `fresh` reads the database, because a decision about a failed try is being made."""
-        overrides = cold(lambda unsure: policies.load()) if fresh else self.overrides
-        return policies.for_tool(tool, overrides)
+        if fresh:
+            # The answer that is being decided on is evidence: it must not get lost for want of the newest limits.
+            with suppress(LeaseLost):
+                self.overrides = cold(lambda unsure: policies.load(), self.execution.lease)
+        return policies.for_tool(tool, self.overrides)
 
     def next_log(self) -> str:
         with self._lock:
@@ -289,8 +330,7 @@ class Visit:
         return None
 
     def log(self, text: str, level: str, data: Mapping[str, Any]) -> Requests:
-        if self.closed:
-            raise ContextClosed("ctx was used after its attempt had ended")
+        self.check_open()
         position = self.next_log()
         yield Block(
             lambda: self._write(
@@ -366,8 +406,7 @@ class Messages:
     def add(self, role: str, content: Any) -> None:
         """Append an entry, visible at once. Raises Diverged if another one is recorded at this place."""
         visit = self._visit
-        if visit.closed:
-            raise ContextClosed("ctx was used after its attempt had ended")
+        visit.check_open()
         encoded = codec.encode(content, path="message")
         effects.check_size(encoded, "message")
         display, sealed = redaction.split(encoded)
@@ -404,6 +443,7 @@ class External(MutableMapping[str, Any]):
         encoded = codec.encode(value, path=name)
         if self._visit.execution.external.get(name) == encoded:
             return
+        self._visit.check_open()
         self._visit._write(statements.EXTERNAL, {"added": dumps({name: encoded})})
         self._visit.execution.external[name] = encoded
 
@@ -470,13 +510,20 @@ class Context(_Shared):
             request = next(requests)
             while True:
                 try:
-                    answer = request.work() if isinstance(request, Block) else _call(request)
+                    if isinstance(request, Block):
+                        answer = request.work()
+                    else:
+                        self._visit.check_labels()
+                        answer = _call(request)
                 except BaseException as error:
                     request = requests.throw(error)
                 else:
                     request = requests.send(answer)
         except StopIteration as done:
             return done.value
+        except CONTROL as error:
+            self._visit.stop(error)
+            raise
 
     def call(self, tool: Tool, /, *, label: str | None = None, **arguments: Any) -> Any:
         """Call a tool; a recorded answer is returned without calling it.
@@ -545,9 +592,28 @@ class Context(_Shared):
 
 
 def _call(request: Call) -> Any:
-    if request.is_async:
-        return async_to_sync(request.fn)(**request.arguments)
-    return request.fn(**request.arguments)
+    try:
+        if request.is_async:
+            return async_to_sync(request.fn)(**request.arguments)
+        return request.fn(**request.arguments)
+    except LEAVING as error:
+        raise OutcomeUnknown(f"the tool raised {type(error).__name__}") from error
+
+
+async def _call_async(request: Call) -> Any:
+    """Await a tool; a `def` one on a thread."""
+    if not request.is_async:
+        return await asyncio.to_thread(_call, request)
+    try:
+        async with asyncio.timeout(request.timeout):
+            return await request.fn(**request.arguments)
+    except LEAVING as error:
+        # Raised through a task, these would end the event loop with all that runs on it.
+        raise OutcomeUnknown(f"the tool raised {type(error).__name__}") from error
+
+
+#: What means to end the process; from a tool, it says as little about the call's outcome as any other error.
+LEAVING = (SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
 class AsyncContext(_Shared):
@@ -558,26 +624,56 @@ class AsyncContext(_Shared):
         self._blocking = blocking
 
     async def _drive(self, requests: Requests) -> Any:
-        loop = asyncio.get_running_loop()
+        cut: asyncio.CancelledError | None = None
         try:
             request = next(requests)
             while True:
                 try:
-                    if isinstance(request, Block):
-                        answer = await loop.run_in_executor(self._blocking, _shield, request.work)
-                        if isinstance(answer, _Raised):
-                            raise answer.error
-                    elif request.is_async:
-                        async with asyncio.timeout(request.timeout):
-                            answer = await request.fn(**request.arguments)
-                    else:
-                        answer = await asyncio.to_thread(request.fn, **request.arguments)
+                    if isinstance(request, Call):
+                        self._visit.check_labels()
+                        if cut is not None:
+                            raise cut
+                    answer, now = await self._carry_out(request)
+                    cut = cut or now
+                    if isinstance(answer, _Raised):
+                        raise answer.error
                 except BaseException as error:
                     request = requests.throw(error)
                 else:
                     request = requests.send(answer)
         except StopIteration as done:
+            if cut is not None:
+                raise cut from None
             return done.value
+        except CONTROL as error:
+            self._visit.stop(error)
+            raise
+
+    async def _carry_out(self, request: Block | Call) -> tuple[Any, asyncio.CancelledError | None]:
+        """The answer (or `_Raised`), and the cancellation of this task that arrived meanwhile.
+
+        A cancellation (the error of a sibling in a task group, the end of the attempt's time) cuts nothing that has begun:
+        a statement commits, an effect happens, and its outcome is recorded. Only an `async def` tool is ended with the
+        attempt's time; one on a thread cannot be.
+        """
+        work: asyncio.Future[Any]
+        if isinstance(request, Block):
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._blocking, _shield, request.work)
+        else:
+            work = asyncio.ensure_future(_call_async(request))
+        cut: asyncio.CancelledError | None = None
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError as error:
+                cut = error
+                if isinstance(request, Call) and request.is_async and self._visit.execution.time_left < 0.05:
+                    work.cancel()
+        try:
+            return work.result(), cut
+        except BaseException as error:
+            return _Raised(error), cut
 
     async def call(self, tool: Tool, /, *, label: str | None = None, **arguments: Any) -> Any:
         """See `Context.call`."""
@@ -639,6 +735,18 @@ class AsyncContext(_Shared):
     async def log(self, text: str, *, level: str = "info", **data: Any) -> None:
         """See `Context.log`."""
         await self._drive(self._visit.log(text, level, data))
+
+
+def _here() -> Any:
+    """The task or thread that is executing."""
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:
+        return threading.current_thread()
+
+
+def _rank(error: BaseException) -> int:
+    return next(rank for rank, kind in enumerate(CONTROL) if isinstance(error, kind))
 
 
 @dataclass(frozen=True)

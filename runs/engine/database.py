@@ -24,6 +24,17 @@ log = structlog.get_logger(__name__)
 UNSURE = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 UNSURE_DJANGO = (django.db.OperationalError, django.db.InterfaceError, PoolTimeout)
 PAUSE = 0.1  # s between two tries of a statement
+#: Classes of SQLSTATE that another try can help: connection, conflict, resources, locks, shutdown, input and output.
+PASSING = ("08", "40", "53", "55", "57", "58")
+
+
+def passes(error: BaseException) -> bool:
+    """Whether this error, one of UNSURE or UNSURE_DJANGO, may be gone at the next try; without a SQLSTATE it may.
+
+    Others (54: a value is too large for an index, say) would come back for ever.
+    """
+    state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+    return state is None or state[:2] in PASSING
 
 
 def connection_parameters() -> dict[str, Any]:
@@ -105,6 +116,8 @@ class Database:
             try:
                 return self.once(statement, parameters), unsure
             except UNSURE as error:
+                if not passes(error):
+                    raise
                 unsure = True
                 log.warning("statement.repeat", error=str(error))
                 if lease.remaining <= 0:
@@ -124,6 +137,8 @@ def cold[T](work: Callable[[bool], T], lease: Lease | None = None, *, tries: int
             with transaction.atomic():
                 return work(unsure)
         except UNSURE_DJANGO as error:
+            if not passes(error):
+                raise
             unsure = True
             tries -= 1
             log.warning("transaction.repeat", error=str(error))

@@ -162,7 +162,12 @@ def check_size(encoded: Any, what: str) -> str:
 
 def record_answer(value: Any, what: str) -> Any:
     """An answer as it is recorded: sanitised, never refused, a marker where it is too large."""
-    encoded = codec.encode(value, lenient=True)
+    try:
+        encoded = codec.encode(value, lenient=True)
+    except Exception as error:
+        # An object with code of its own may do anything; that the call was answered must be recorded all the same.
+        log.warning("answer.unreadable", what=what, error=codec.error_text(error, 500))
+        return f"⟦{type(value).__name__}, which cannot be recorded⟧"
     size = len(dumps(encoded))
     if size > payload_limit():
         log.warning("answer.too_large", what=what, bytes=size)
@@ -266,7 +271,9 @@ def _gate(visit: Visit, tool: Tool, position: str, ordinal: int, encoded: Any) -
     approvals: Any = waits.kind(Kind.APPROVAL)
     if record is None:
         needed = yield Block(
-            lambda: cold(lambda unsure: approvals.required(tool.approval, codec.decode(encoded)))
+            lambda: cold(
+                lambda unsure: approvals.required(tool.approval, codec.decode(encoded)), visit.execution.lease
+            )
         )
         if not needed:
             return None
@@ -343,8 +350,6 @@ def _intent(
     }
     if approval is None:
         row = execution.write(statements.INTENT, parameters)
-        if row is None:
-            execution.refused()
     else:
         # The approval is read again under the run's lock: an edit voids what this attempt was told.
         def transact(run: Run) -> tuple[Any, ...] | None:
@@ -360,8 +365,9 @@ def _intent(
                 return made
 
         row = execution.under_lock(transact, None)
-        if row is None:
-            execution.refused()
+    if row is None:
+        _not_sent(visit, operation_id)
+        execution.refused()
     assert row is not None
     failpoint("intent.committed")
     made = Record(
@@ -419,11 +425,7 @@ def _send(visit: Visit, tool: Tool, record: Record, python: dict[str, Any]) -> R
     """Send under a committed intent and record what came of it."""
     execution = visit.execution
     if not execution.may_send():
-        yield Block(
-            lambda: _call_ended(
-                visit, record, "NotSent", "too little of the lease or the attempt's time was left"
-            )
-        )
+        yield Block(lambda: _not_sent(visit, record.id))
         raise LeaseLost("too little of the lease was left to start an effect")
     limits = yield Block(lambda: visit.tool_limits(tool))
     failpoint("effect.before_send")
@@ -494,6 +496,18 @@ def _call_ended(visit: Visit, record: Record, error_type: str, error: str) -> in
         visit.execution.lease,
     )
     return None if row is None else row[0]
+
+
+def _not_sent(visit: Visit, operation_id: uuid.UUID) -> None:
+    """The intent of this attempt, if there is one, is not followed by a send: nobody need ask what became of it.
+
+    There is one although the caller was refused where the answer to an earlier try of its COMMIT was lost.
+    """
+    execution = visit.execution
+    with suppress(LeaseLost):
+        execution.database.until_sure(
+            statements.NOT_SENT, execution.fence() | {"id": operation_id}, execution.lease
+        )
 
 
 def _outcome(
@@ -680,6 +694,7 @@ def _restamp(visit: Visit, record: Record, tool: Tool, *, open_send: bool, windo
         {"id": record.id, "seen": record.intent_epoch, "open": open_send, "window": remaining},
     )
     if row is None:
+        _not_sent(visit, record.id)
         raise suspend(visit, BackOff(timedelta(), "the operation changed while it was looked at"))
     record.intent_epoch, record.intent_worker_id = execution.epoch, execution.worker_id
     record.call_ended_at = None

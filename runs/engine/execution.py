@@ -18,7 +18,6 @@ from runs.errors import Cancelled, LeaseLost
 from runs.models import Attempt, Run
 from runs.states import Outcome, Status
 
-
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

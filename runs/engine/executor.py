@@ -12,13 +12,14 @@ from typing import Any
 
 import structlog
 from django.db import connection, transaction
+from django.db.models import Max
 from pydantic import ValidationError
 
 from runs import clock as business
 from runs import codec, lifecycle, policies, redaction, registry, waits
 from runs.engine import effects, statements
 from runs.engine.closing import exhaust, limits_of, spend_failure
-from runs.engine.context import AsyncContext, Context, Visit
+from runs.engine.context import CONTROL, AsyncContext, Context, Visit
 from runs.engine.database import cold
 from runs.engine.effects import AskDoubt, BackOff, OpenWait, first_error
 from runs.engine.execution import Execution, Record, attempt_digest, dumps, record_attempt
@@ -35,14 +36,12 @@ from runs.errors import (
     UnlabelledParallel,
 )
 from runs.failpoints import failpoint
-from runs.models import Operation, Run
-from runs.models.operation import Kind, OpStatus
+from runs.models import Message, Operation, Run
+from runs.models.operation import WAIT_KINDS, Kind, OpStatus
 from runs.states import AttentionKind, FailureKind, Outcome, Status
 from runs.workflow import Complete, Fail, Goto, Step
 
 log = structlog.get_logger(__name__)
-
-CONTROL = (Suspend, Cancelled, LeaseLost, Diverged, ContextClosed)
 
 
 class Snapshot:
@@ -91,6 +90,10 @@ class Executor:
                 self._ended_by(visit, error)
                 return
             visit.closed = True
+            if visit.stopped is not None:
+                # The body caught what it should have let through: what it returned after that counts for nothing.
+                self._ended_by(visit, visit.stopped)
+                return
             if not self._transition(visit, step, transition, state):
                 return
             if self.draining():
@@ -101,7 +104,7 @@ class Executor:
 
     def _begin(self, execution: Execution) -> bool:
         """What is decided at the claim, without executing a body. False if that ended or moved the run."""
-        if execution.past_run_deadline and not execution.compensating:
+        if execution.past_run_deadline and not execution.compensating and not execution.cancel_requested:
             self._end_cold(
                 execution,
                 Outcome.TIMED_OUT,
@@ -153,6 +156,12 @@ class Executor:
             opened = list(still.order_by("ordinal"))
             if sum(self._already_settled(run, operation) for operation in opened) > 0 or not opened:
                 return True
+            # Settled since the body last looked, while another of its waits is still open.
+            waited_for = Operation.objects.filter(
+                run_id=run.pk, step_seq=run.step_seq, kind__in=WAIT_KINDS, attempt_no=run.attempt_no - 1
+            )
+            if waited_for.exclude(status__in=[OpStatus.OPEN, OpStatus.CLOSED]).exists():
+                return True
             run.attempt_no -= 1
             self._wait_on(run, opened, settled=False)
             return False
@@ -200,14 +209,15 @@ class Executor:
             async with limit:
                 try:
                     return await step.fn(context)
+                except asyncio.CancelledError:
+                    raise
                 except BaseException as error:
-                    found = control_flow(error)
-                    if found is None:
-                        raise
-                    # Siblings of what suspended may still be at work: their records belong to this attempt.
+                    # As a value: raised through a task, SystemExit would end the loop with all that runs on it.
+                    raise _Carried(control_flow(error) or error) from error
+                finally:
+                    # Siblings of what ended the body may still be at work: their records belong to this attempt.
                     while visit.in_flight > 0:
                         await asyncio.sleep(0.005)
-                    raise _Carried(found) from error
         except _Carried as carried:
             return carried
         except TimeoutError as error:
@@ -256,9 +266,10 @@ class Executor:
                 if row is None:
                     raise _RolledBack
         except _RolledBack:
-            self._decide_otherwise(visit, step, transition, state)
+            self._undone(visit)
             return True
         except BaseException as error:
+            visit.closed = True
             self._ended_by(visit, error)
             return True
         finally:
@@ -270,6 +281,24 @@ class Executor:
             execution.hand_back()
             return True
         return False
+
+    def _undone(self, visit: Visit) -> None:
+        """The checkpoint of an atomic step was refused, so nothing of it was written: cancel, doubt or the run's deadline."""
+        execution = visit.execution
+
+        def decide(run: Run) -> None:
+            if run.cancel_requested_at is not None:
+                record_attempt(run, Outcome.CANCELLED)
+                lifecycle.carry_out_cancel(run, execution.actor)
+                return
+            record_attempt(run, Outcome.FENCED, error="its checkpoint was refused; nothing that it wrote was kept")
+            doubtful = lifecycle.pending_effects(run)
+            if doubtful:
+                lifecycle.ask_doubt(run, doubtful[0], execution.actor)
+            else:
+                lifecycle.requeue(run)  # the claim finds the deadline
+
+        execution.under_lock(decide, None)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -453,6 +482,8 @@ class Executor:
         """The body raised: control flow of the engine, or an error of its own."""
         execution = visit.execution
         found = control_flow(error) or error
+        if visit.stopped is not None and not isinstance(found, LeaseLost):
+            found = visit.stopped
         failpoint("attempt.ended")
         if execution.lost or isinstance(found, LeaseLost | ContextClosed):
             execution.lost = True
@@ -469,7 +500,7 @@ class Executor:
             self._timed_out(visit)
         else:
             # SystemExit, KeyboardInterrupt and their like are errors of the body, not of this worker.
-            self._failed(visit, RuntimeError(f"the body raised {type(found).__name__}: {found}"))
+            self._failed(visit, RuntimeError(f"the body raised {type(found).__name__}: {codec.error_text(found)}"))
 
     def _diverged(self, visit: Visit, error: Diverged) -> None:
         self._end_cold(
@@ -553,7 +584,11 @@ class Executor:
 
     def _open(self, run: Run, want: OpenWait) -> Operation:
         if want.existing is not None:
-            return Operation.objects.select_for_update().get(pk=want.existing)
+            operation = Operation.objects.select_for_update().get(pk=want.existing)
+            # The last attempt that waited for it: what is settled after that, no body has seen.
+            operation.attempt_no = run.attempt_no
+            operation.save(update_fields=["attempt_no"])
+            return operation
         display, sealed = redaction.split(want.request)
         operation = Operation.objects.create(
             run=run,
@@ -587,6 +622,8 @@ class Executor:
     def _failed(self, visit: Visit, error: Exception) -> None:
         """An error of the body: retried by the step's policy, unless a tool's failure is already final."""
         execution = visit.execution
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]  # a task group's wrapping says nothing
         kind = type(error).__name__
         message = first_error(error) if isinstance(error, ValidationError) else codec.error_text(error)
         trace = codec.clean_text(_trace_of(error))
@@ -632,6 +669,9 @@ class Executor:
 
     def _final_kind(self, visit: Visit, error: Exception) -> FailureKind | None:
         """The failure kind of an error that the step's retries cannot help; None for one that they may."""
+        if isinstance(error, ExceptionGroup):
+            kinds = [self._final_kind(visit, inner) for inner in error.exceptions if isinstance(inner, Exception)]
+            return kinds[0] if all(kinds) else None
         if isinstance(
             error, Rejected | InvalidInput | UnlabelledParallel | ValidationError | codec.NotRecordable
         ):
@@ -656,7 +696,12 @@ def forget_trailing_queries(run: Run) -> None:
     """
     visit = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, forgotten=False)
     firm = visit.exclude(kind=Kind.QUERY).order_by("-ordinal").values_list("ordinal", flat=True).first() or 0
-    for operation in visit.filter(kind=Kind.QUERY, ordinal__gt=firm):
+    trailing = visit.filter(kind=Kind.QUERY, ordinal__gt=firm)
+    # People can see what a message says: what it may have been made from stays.
+    said = Message.objects.filter(run_id=run.pk, step_seq=run.step_seq).aggregate(at=Max("created_at"))["at"]
+    if said is not None:
+        trailing = trailing.exclude(finished_at__lte=said)
+    for operation in trailing:
         # The position is freed for the next answer; the row stays for people to read.
         operation.position = f"{operation.position}#{run.attempt_no}"
         operation.forgotten = True
@@ -705,7 +750,7 @@ def control_flow(error: BaseException) -> BaseException | None:
             found.append(e)
 
     collect(error)
-    for kind in (LeaseLost, ContextClosed, Diverged, Cancelled, Suspend):
+    for kind in CONTROL:
         for e in found:
             if isinstance(e, kind):
                 return e

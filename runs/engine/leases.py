@@ -69,17 +69,40 @@ def rearm_capable(capabilities: list[str], queues: list[str], batch: int = 500) 
         return int(cursor.rowcount)
 
 
-def park_incapable(batch: int = 200) -> int:
-    """Park due runs whose step no live worker knows; each keeps its attempts. Returns how many."""
+def park_incapable(queues: Sequence[str], oldest: int = 500) -> int:
+    """Park due runs of these queues whose step no live worker knows; each keeps its attempts. Returns how many.
+
+    Only the oldest due runs of each queue are looked at: what nobody can claim gathers there.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH capable AS (SELECT DISTINCT unnest(queues) AS queue, c.name FROM runs_worker, unnest(capabilities) AS c(name)"
             " WHERE closed_at IS NULL AND beat_until > statement_timestamp()),"
-            " due AS (SELECT id FROM runs_run r WHERE sort_at < agentops_now() - interval '2 seconds'"
-            "  AND wake_at < agentops_now() - interval '2 seconds' AND NOT EXISTS (SELECT FROM capable k"
+            " due AS (SELECT r.id FROM unnest(%s::text[]) AS q(name) CROSS JOIN LATERAL (SELECT id FROM runs_run"
+            "  WHERE queue = q.name AND sort_at < agentops_now() - interval '2 seconds'"
+            "  AND wake_at < agentops_now() - interval '2 seconds' ORDER BY sort_at LIMIT %s) AS oldest"
+            "  JOIN runs_run r ON r.id = oldest.id WHERE r.sort_at IS NOT NULL AND NOT EXISTS (SELECT FROM capable k"
             "  WHERE k.queue = r.queue AND k.name = r.workflow || '@' || r.version || '/' || r.step)"
-            "  ORDER BY sort_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)"
+            "  FOR NO KEY UPDATE OF r SKIP LOCKED)"
             " UPDATE runs_run r SET held_by = 'no_capable_worker', wake_at = NULL, sort_at = NULL FROM due WHERE r.id = due.id",
+            [list(queues), oldest],
+        )
+        return int(cursor.rowcount)
+
+
+def rearm_executable(batch: int = 500) -> int:
+    """Make runs due again that are parked for want of a worker while one is there. Returns how many.
+
+    Registering re-arms them, but only one batch, and a sweep that did not yet see the new worker may park one after that.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH parked AS (SELECT id FROM runs_run r WHERE held_by = 'no_capable_worker' AND EXISTS ("
+            "  SELECT FROM runs_worker w WHERE w.closed_at IS NULL AND w.beat_until > statement_timestamp()"
+            "  AND r.queue = ANY(w.queues) AND (r.workflow || '@' || r.version || '/' || r.step) = ANY(w.capabilities))"
+            "  LIMIT %s FOR NO KEY UPDATE OF r SKIP LOCKED)"
+            " UPDATE runs_run r SET held_by = '', wake_at = agentops_now(),"
+            " sort_at = agentops_now() - make_interval(mins => r.priority) FROM parked WHERE r.id = parked.id",
             [batch],
         )
         return int(cursor.rowcount)

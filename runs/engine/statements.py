@@ -5,7 +5,10 @@ statement. No rows means: fenced, cancelled or already applied; `READ_BACK` tell
 """
 
 #: Seconds an attempt may take, by capability, as one jsonb parameter; 60 where it says nothing.
-_TIMEOUT = "make_interval(secs => coalesce((%(timeouts)s::jsonb ->> (r.workflow || '@' || r.version || '/' || r.step))::float8, 60))"
+_TIMEOUT = (
+    "make_interval(secs => coalesce("
+    "(%(timeouts)s::jsonb ->> (r.workflow || '@' || r.version || '/' || r.step))::float8, 60))"
+)
 
 _CLAIMED = """
     r.id, r.workflow, r.version, r.step, r.step_seq, r.attempt_no, r.epoch, r.queue, r.state, r.state_sealed,
@@ -165,6 +168,13 @@ UPDATE runs_operation SET call_ended_at = agentops_now(), looks = looks + 1, err
 WHERE id = %(id)s AND status = 'pending' AND intent_epoch = %(epoch)s AND intent_worker_id = %(worker)s RETURNING looks
 """
 
+#: The sender says: under this intent I did not and shall not send. Where no earlier send can land, it certainly did not happen.
+NOT_SENT = """
+UPDATE runs_operation SET status = CASE WHEN earlier_send_open THEN 'pending' ELSE 'retry' END, call_ended_at = agentops_now(),
+    error_type = 'NotSent', error = 'it was not sent: the attempt was over, or cancel was asked for'
+WHERE id = %(id)s AND status = 'pending' AND intent_epoch = %(epoch)s AND intent_worker_id = %(worker)s RETURNING 1
+"""
+
 #: Queries and model requests are written once, after.
 RECORD = f"""
 WITH r AS (SELECT r.id FROM runs_run r WHERE {_FENCE} FOR NO KEY UPDATE)
@@ -212,6 +222,7 @@ BEAT = """
 UPDATE runs_worker w SET beat_at = statement_timestamp(), lost_slots = %(lost)s, draining = %(draining)s,
     beat_until = statement_timestamp() + make_interval(secs => %(lease)s)
 WHERE w.id = %(worker)s AND w.closed_at IS NULL
-RETURNING (SELECT coalesce(jsonb_agg(jsonb_build_array(r.id, r.epoch, r.cancel_requested_at IS NOT NULL AND NOT r.compensating)), '[]')
+RETURNING (SELECT coalesce(jsonb_agg(jsonb_build_array(
+        r.id, r.epoch, r.cancel_requested_at IS NOT NULL AND NOT r.compensating)), '[]')
     FROM runs_run r WHERE r.worker_id = %(worker)s)
 """

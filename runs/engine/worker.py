@@ -111,7 +111,12 @@ class RunWorker:
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._ended.is_set():
+                try:
+                    self.loop.run_forever()
+                except (SystemExit, KeyboardInterrupt) as error:
+                    # A task of one body raised it; the others' go on.
+                    log.warning("loop.goes_on", error=type(error).__name__)
         finally:
             self.loop.close()
 
@@ -211,6 +216,9 @@ class RunWorker:
                 leases.hand_back_stray(run_id, self.worker_id, epoch)
             except UNSURE_DJANGO as error:
                 log.warning("run.hand_back_again", error=str(error))
+            except Exception:
+                # One run that cannot be moved must not stop the beats of all others.
+                log.exception("run.hand_back_failed", run=str(run_id))
         self._strays = strays
 
     def _overruns(self) -> None:
@@ -222,6 +230,9 @@ class RunWorker:
                 closed = leases.close_overrun(execution.run_id, self.worker_id, execution.epoch)
             except UNSURE_DJANGO as error:
                 log.warning("overrun.again", error=str(error))
+                continue
+            except Exception:
+                log.exception("overrun.failed", run=str(execution.run_id))
                 continue
             if not closed:
                 continue
@@ -291,7 +302,8 @@ class RunWorker:
 
     def _sweep(self) -> None:
         leases.sweep()
-        leases.park_incapable()
+        leases.park_incapable(self.queues)
+        leases.rearm_executable()
         leases.rearm_unpaused()
         self.snapshot.refresh()
 
@@ -314,8 +326,13 @@ class RunWorker:
             if rows:
                 failpoint("claim.committed")
                 for row in rows:
-                    self._start(row)
-                return len(rows) < free
+                    try:
+                        self._start(row)
+                    except Exception as error:
+                        log.exception("run.engine_error", run=str(row[0]))
+                        self._broken(row[0], row[6], error)
+                # The queue is empty now, or the slots are full: look at once only where another queue may have work.
+                return turns > 1 and len(rows) < free
         return False
 
     def _claim_from(
@@ -384,7 +401,7 @@ class RunWorker:
             log.info("run.lost", reason=str(error), step=execution.step)
         except Exception as error:
             log.exception("run.engine_error", step=execution.step)
-            self._broken(execution, error)
+            self._broken(execution.run_id, execution.epoch, error)
         finally:
             connection.close()
             with self._lock:
@@ -394,11 +411,11 @@ class RunWorker:
             structlog.contextvars.clear_contextvars()
             self._wake()
 
-    def _broken(self, execution: Execution, error: Exception) -> None:
+    def _broken(self, run_id: uuid.UUID, epoch: int, error: Exception) -> None:
         """Whatever the engine stumbled over must not come back for ever."""
         told = codec.clean_text(f"{type(error).__name__}: {error}", 2000)
         try:
-            leases.close_broken(execution.run_id, self.worker_id, execution.epoch, told)
+            leases.close_broken(run_id, self.worker_id, epoch, told)
         except (*UNSURE_DJANGO, DatabaseError) as again:
             log.warning("run.not_closed", error=str(again))  # reconciliation hands it back
 

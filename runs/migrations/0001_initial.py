@@ -432,6 +432,7 @@ class Migration(migrations.Migration):
                     "started_by",
                     models.ForeignKey(
                         blank=True,
+                        db_index=False,
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="+",
@@ -776,6 +777,14 @@ class Migration(migrations.Migration):
             model_name="run",
             index=models.Index(
                 condition=models.Q(("subject", ""), _negated=True), fields=["subject"], name="run_by_subject"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("started_by__isnull", False)),
+                fields=["started_by"],
+                name="run_by_starter",
             ),
         ),
         migrations.AddConstraint(

@@ -8,6 +8,7 @@ from itertools import batched
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import BigIntegerField, BinaryField, Func, JSONField, TextField, Value
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
@@ -228,7 +229,9 @@ def _start_batch(
     for number, line in lines:
         try:
             key = start_key(number) if start_key else None
-            wanted[number] = build(actor, definition, parse_json(line, "the line"), key, options, now)
+            run = build(actor, definition, parse_json(line, "the line"), key, options, now)
+            run.event_seq, run.event_head = 1, _first_head(run, actor, reason)
+            wanted[number] = run
         except Invalid as error:
             batch.refused.append(Refused(number, str(error)))
     Run.objects.bulk_create(wanted.values(), ignore_conflicts=True)
@@ -252,14 +255,31 @@ def _start_batch(
     return batch
 
 
+def _first_head(run: Run, actor: Actor, reason: str) -> Func:
+    """The head of a chain that begins as the run is inserted: updating hundreds of new rows at once would double them."""
+    text = Func(
+        Value(1),
+        Value(run.created_at),
+        Value("started"),
+        Value(actor.id, output_field=BigIntegerField()),
+        Value(actor.name),
+        Value(reason),
+        Value(_started_data(run), output_field=JSONField()),
+        function="agentops_event_text",
+        output_field=TextField(),
+    )
+    return Func(Value(b""), text, function="agentops_event_head", output_field=BinaryField())
+
+
 def _append_started(runs: list[Run], actor: Actor, reason: str) -> None:
-    """The first event of each run, in one statement."""
+    """The first event of each run, whose head is in the run already, in one statement."""
     if not runs:
         return
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(agentops_append_event(id, 'started', %s, %s, %s, data))"
-            " FROM unnest(%s::uuid[], %s::jsonb[]) AS new (id, data)",
+            "INSERT INTO runs_event (run_id, seq, at, kind, actor_id, actor, reason, data, head)"
+            " SELECT id, event_seq, created_at, 'started', %s, %s, %s, new.data, event_head"
+            " FROM unnest(%s::uuid[], %s::jsonb[]) AS new (id, data) JOIN runs_run USING (id)",
             [
                 actor.id,
                 actor.name,

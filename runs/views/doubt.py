@@ -139,7 +139,7 @@ def declare_gone(request: HttpRequest, worker_id: uuid.UUID) -> HttpResponse:
                 messages.success(
                     request, f"Worker {worker} is recorded as gone, by {worker.gone_by or 'its own host'}."
                 )
-                return redirect("runs:list")
+                return redirect("runs:workers")
         else:
             status = 422
     worker_row = Worker.objects.filter(pk=worker_id).first()
@@ -154,7 +154,7 @@ def declare_gone(request: HttpRequest, worker_id: uuid.UUID) -> HttpResponse:
             "form": form,
             "refusal": refusal,
             "action": request.path,
-            "close": reverse("runs:list"),
+            "close": reverse("runs:workers"),
             "now": clock.now(),
         },
         status=status,

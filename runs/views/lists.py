@@ -33,7 +33,7 @@ class Line:
 @permission_required("runs.view_run", raise_exception=True)
 def runs(request: HttpRequest) -> HttpResponse:
     """Runs, newest first, by status, workflow and search; the region with them is polled."""
-    query = request.GET
+    query = _storable(request.GET)
     counts = selectors.counts(workflow=query.get("workflow", ""))
     needs = selectors.needs()
     listed = page(_chosen(query), query)
@@ -61,13 +61,14 @@ def runs(request: HttpRequest) -> HttpResponse:
     return response
 
 
+def _storable(query: QueryDict) -> QueryDict:
+    """`query` without NUL, which PostgreSQL refuses as a parameter and no row holds."""
+    return QueryDict(query.urlencode().replace("%00", ""))
+
+
 def _chosen(query: QueryDict) -> Any:
     status, workflow = query.get("status", ""), query.get("workflow", "")
-    narrowing = {
-        "subject": query.get("subject", "").replace("\x00", ""),
-        "search": query.get("q", "").strip(),
-    }
-    workflow = workflow.replace("\x00", "")
+    narrowing = {"subject": query.get("subject", ""), "search": query.get("q", "").strip()}
     if status == DEAD:
         return selectors.dead_letters(workflow=workflow, **narrowing)
     return selectors.runs(status=status if status in Status else "", workflow=workflow, **narrowing)
@@ -75,9 +76,9 @@ def _chosen(query: QueryDict) -> Any:
 
 def _chips(query: QueryDict, counts: dict[str, int], needs: selectors.Needs) -> list[Filter]:
     statuses = [Choice(status.value, status.label, counts[status]) for status in Status]
-    statuses.insert(
-        [choice.value for choice in statuses].index(Status.FAILED), Choice(DEAD, "Dead letter", None)
-    )
+    dead = None if query.get("workflow") else needs.dead_letters
+    after_failed = [choice.value for choice in statuses].index(Status.FAILED) + 1
+    statuses.insert(after_failed, Choice(DEAD, "Dead letter", dead))
     workflows = [Choice(workflow.name, workflow.name) for workflow in registry.workflows()]
     chips = [
         Filter("status", "Status", statuses, query.get("status", "")),

@@ -115,7 +115,7 @@ def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operati
     if run.status == Status.FAILED and user.has_perm("runs.retry_run"):
         links.append(Link(url("retry"), "Retry", primary=True))
     if not (run.is_terminal or doubtful) and user.has_perm("runs.force_resume_run"):
-        links.append(Link(url("force_resume"), "Force on", primary=run.status == Status.ATTENTION))
+        links.append(Link(url("force_resume"), "Force resume", primary=run.status == Status.ATTENTION))
     if not run.is_terminal and user.has_perm("runs.signal_run"):
         links.append(Link(url("signal"), "Send a signal"))
     if not (run.is_terminal or run.cancel_requested_at) and user.has_perm("runs.cancel_run"):
@@ -128,6 +128,8 @@ class Line:
     """An operation in the table of a run."""
 
     operation: Operation
+    badge: str
+    """Kind under which `status` has its badge."""
     status: str
     seconds: float | None
     url: str
@@ -140,9 +142,11 @@ class Line:
 
 def _line(run: Run, operation: Operation) -> Line:
     end = operation.finished_at or operation.call_ended_at
+    badge, status = timeline.shown_status(run, operation)
     return Line(
         operation,
-        timeline.shown_status(run, operation),
+        badge,
+        status,
         (end - operation.started_at).total_seconds() if end else None,
         waits.kind(operation.kind).describe(operation).url if operation.kind in WAIT_KINDS else "",
     )
@@ -180,7 +184,9 @@ def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) ->
     one = get_object_or_404(Attempt, run_id=run_id, step_seq=visit, attempt_no=number)
     seen = request.user.has_perm("runs.view_payload")
     logs = LogLine.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number).order_by("id")
-    operations = Operation.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number)
+    operations = Operation.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number).order_by(
+        "ordinal"
+    )
     return render(
         request,
         "runs/attempt.html",
@@ -190,10 +196,7 @@ def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) ->
             "state_before": _state_before(one) if seen else None,
             "logs": logs[: selectors.ROWS],
             "operations": [
-                _line(run, operation)
-                for operation in operations.defer(*selectors.OPERATION_PAYLOADS).order_by("ordinal")[
-                    : selectors.ROWS
-                ]
+                _line(run, operation) for operation in selectors.in_brief(operations)[: selectors.ROWS]
             ],
             "may_see_payloads": seen,
             "now": clock.now(),
@@ -219,7 +222,8 @@ def _state_before(attempt: Attempt) -> dict[str, Any]:
 @permission_required("runs.view_run", raise_exception=True)
 def operation(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) -> HttpResponse:
     """One operation: what was asked, approved and answered."""
-    one = get_object_or_404(Operation.objects.select_related("run"), pk=operation_id, run_id=run_id)
+    chosen = selectors.in_brief(Operation.objects.select_related("run")).defer(None)
+    one = get_object_or_404(chosen, pk=operation_id, run_id=run_id)
     return render(
         request,
         "runs/operation.html",

@@ -180,7 +180,7 @@ def _plain_form(run: Run, typed: dict[str, Any]) -> VerbForm:
 def force_resume(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Let a worker look at the run now, whatever it waits for."""
     run, by = found(run_id), actor(request)
-    of = Sheet("Force on", "Force the run on", services.preview_force_resume)
+    of = Sheet("Force resume", "Force the run to resume", services.preview_force_resume)
     if request.method == "GET":
         return sheet(request, run, of, _plain_form(run, {}))
     return carry_out(

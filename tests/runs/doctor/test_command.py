@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from pytest_django import Settings
 from rich.console import Console
 
@@ -264,9 +264,16 @@ def test_it_waits_for_no_lock_that_a_writer_holds(database_url: str):
         other.rollback()
 
 
-def test_a_database_that_does_not_answer_is_one_sentence(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    from django.db import OperationalError
+def test_the_role_of_web_and_workers_may_look():
+    factories.run()
+    factories.worker()
+    with connection.cursor() as cursor:
+        cursor.execute("SET ROLE agentops_app")
+        assert found() == set()
+        cursor.execute("RESET ROLE")
 
+
+def test_a_database_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     def refuse(*arguments: object, **options: object) -> None:
         raise OperationalError("connection refused\n")
 

@@ -76,6 +76,7 @@ def worker(transactional_db: None, quick: None) -> Iterator[RunWorker]:
 
 def unhealthy() -> list[doctor.Problem]:
     """What doctor finds wrong in the data; a minute's grace, which tests on shared machines may need."""
+    doctor.load()
     known = {doctor.name_of(check) for check in doctor.DATA}
     return [problem for problem in doctor.examine(grace=60) if problem.check in known]
 

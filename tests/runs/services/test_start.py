@@ -4,9 +4,9 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
-from runs import clock, codec, services
+from runs import clock, codec, lifecycle, services
 from runs.errors import Conflict, Invalid, NotAllowed
 from runs.models import Event, Run
 from runs.states import Status
@@ -126,6 +126,21 @@ def test_ten_starts_with_one_key_at_one_instant_make_one_run():
 
 
 # --- many --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_history_of_each_run_begins_a_chain_as_if_it_had_been_started_alone():
+    lines = ['{"order": "1", "amount": "3.10"}', '{"order": "2"}']
+    list(services.start_many(factories.SYSTEM, "parcel", lines, reason="asked by “ä”"))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT r.event_seq, e.seq, e.head = r.event_head, e.head = agentops_event_head('', agentops_event_text("
+            " e.seq, e.at, e.kind, e.actor_id, e.actor, e.reason, e.data)) FROM runs_run r JOIN runs_event e ON e.run_id = r.id"
+        )
+        assert cursor.fetchall() == [(1, 1, True, True)] * 2
+    run = Run.objects.first()
+    with transaction.atomic():
+        lifecycle.append_event(run, "signal", factories.SYSTEM)
+    assert run.event_seq == 2
 
 
 def test_each_line_starts_a_run_and_refused_lines_stop_nothing():

@@ -65,5 +65,6 @@ def test_said_twice_it_changes_nothing(support, silent):
 def test_no_worker_is_not_found(support):
     assert support.get("/workers/00000000-0000-7000-8000-000000000000/gone/").status_code == 404
     assert (
-        support.post("/workers/00000000-0000-7000-8000-000000000000/gone/", {"reason": "x"}).status_code == 404
+        support.post("/workers/00000000-0000-7000-8000-000000000000/gone/", {"reason": "x"}).status_code
+        == 404
     )

@@ -48,7 +48,7 @@ def test_a_stale_page_is_answered_with_the_fresh_view(support, waiting, form):
     )
     response = support.post(url(waiting), sent)
     assert response.status_code == 409
-    assert "Force the run on" in response.content.decode()
+    assert "Force the run to resume" in response.content.decode()
 
 
 def test_a_run_that_has_ended_meanwhile_is_shown_as_it_is_now(support, waiting, form):
@@ -56,7 +56,7 @@ def test_a_run_that_has_ended_meanwhile_is_shown_as_it_is_now(support, waiting, 
     services.cancel(factories.support(), waiting.pk, reason="no longer wanted")
     response = support.post(url(waiting), sent)
     assert response.status_code == 409
-    assert "Force the run on" not in response.content.decode()
+    assert "Force the run to resume" not in response.content.decode()
 
 
 def test_a_run_whose_worker_is_alive_says_why_it_cannot_be_forced(support, form):

@@ -80,7 +80,9 @@ def test_pages_hold_fifty_and_lead_to_their_neighbours(operator):
         template.save(force_insert=True)
     first = operator.get("/runs/?status=queued")
     assert len(shown(first)) == 50
-    older = re.search(r'href="(\?[^"]*before=[^"]*)"', first.content.decode())[1].replace("&amp;", "&")
+    found = re.search(r'href="(\?[^"]*before=[^"]*)"', first.content.decode())
+    assert found
+    older = found[1].replace("&amp;", "&")
     second = operator.get("/runs/" + older)
     assert len(shown(second)) == 14
     assert not set(shown(first)) & set(shown(second))

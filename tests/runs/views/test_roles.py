@@ -22,7 +22,6 @@ STRANGER = "stranger"
 ALL, SUPPORT = frozenset(ROLES), frozenset({"support", "admins"})
 
 
-
 @dataclass(frozen=True)
 class May:
     """Who may look at the page (GET) and who may use its form (POST); None: the page has no form."""

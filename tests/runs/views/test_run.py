@@ -98,6 +98,16 @@ def test_an_effect_that_its_worker_is_executing_is_pending_and_not_in_doubt(oper
     assert "Pending" in html and "In doubt" not in html
 
 
+def test_an_approval_says_what_people_decided(operator):
+    for verdict, word in (("approved", "Approved"), ("rejected", "Rejected"), ("expired", "Expired")):
+        run = factories.run(Status.WAITING)
+        decided = factories.operation(run, Kind.APPROVAL, result={"verdict": verdict})
+        html = page(operator, run)
+        row = html[html.index(f'id="op-{decided.pk}"') :]
+        assert f"</svg>{word}</span>" in row[: row.index("</tr>")]
+        assert f"approval, {verdict}" in html
+
+
 @pytest.mark.parametrize(
     ("part", "text"),
     [
@@ -111,7 +121,9 @@ def test_an_effect_that_its_worker_is_executing_is_pending_and_not_in_doubt(oper
 def test_each_part_of_the_record_has_an_address(part, text, operator):
     run = factories.run(Status.WAITING)
     common = {"run_id": run.pk, "step_seq": 1, "attempt_no": 1}
-    Message.objects.create(position="1", role="customer", content="a customer wrote this", digest="", **common)
+    Message.objects.create(
+        position="1", role="customer", content="a customer wrote this", digest="", **common
+    )
     LogLine.objects.create(position="1", text="making the report", **common)
     services.receive_signal(
         factories.SYSTEM, name="paid", payload={}, external_id="1", source="shop", run_id=run.pk
@@ -227,17 +239,17 @@ def test_an_active_run_is_polled_and_a_finished_one_is_not(support):
 @pytest.mark.parametrize(
     ("status", "fields", "buttons"),
     [
-        (Status.QUEUED, {}, ["Force on", "Send a signal", "Cancel"]),
-        (Status.RUNNING, {}, ["Force on", "Send a signal", "Cancel"]),
-        (Status.RETRYING, {}, ["Force on", "Send a signal", "Cancel"]),
-        (Status.WAITING, {}, ["Force on", "Send a signal", "Cancel"]),
-        (Status.ATTENTION, {}, ["Force on", "Send a signal", "Cancel"]),
+        (Status.QUEUED, {}, ["Force resume", "Send a signal", "Cancel"]),
+        (Status.RUNNING, {}, ["Force resume", "Send a signal", "Cancel"]),
+        (Status.RETRYING, {}, ["Force resume", "Send a signal", "Cancel"]),
+        (Status.WAITING, {}, ["Force resume", "Send a signal", "Cancel"]),
+        (Status.ATTENTION, {}, ["Force resume", "Send a signal", "Cancel"]),
         (
             Status.ATTENTION,
             {"attention_kind": AttentionKind.IN_DOUBT},
             ["Resolve in doubt", "Send a signal", "Cancel"],
         ),
-        (Status.CANCELLING, {}, ["Force on", "Send a signal"]),
+        (Status.CANCELLING, {}, ["Force resume", "Send a signal"]),
         (Status.FAILED, {"failure_kind": FailureKind.CRASHED}, ["Retry"]),
         (Status.CANCELLED, {}, []),
         (Status.COMPLETED, {}, []),

@@ -81,7 +81,8 @@ def test_every_kind_of_field_arrives_as_its_type(everything, operator):
     html = operator.get("/runs/start/everything/").content.decode()
     assert 'type="date"' in html and "Who it is for" in html
     response = operator.post(
-        "/runs/start/everything/", {**GOOD, "input-urgent": "on", "input-sure": "no", "input-extra": '{"a": 1}'}
+        "/runs/start/everything/",
+        {**GOOD, "input-urgent": "on", "input-sure": "no", "input-extra": '{"a": 1}'},
     )
     assert response.status_code == 302, response.content.decode()
     assert codec.decode(Run.objects.get().input) == {

@@ -1,0 +1,111 @@
+"""`manage.py person`."""
+
+import io
+
+import pytest
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from runs.models import AuditEvent
+
+pytestmark = pytest.mark.django_db
+
+
+def person(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("person", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    def typed(line: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
+
+    return typed
+
+
+def made(name: str = "olivia") -> User:
+    return User.objects.get(username=name)
+
+
+def test_a_new_person_gets_groups_and_a_password_that_is_printed_once():
+    out = person("olivia", "--group", "operators", "--group", "support")
+    first, second = out.splitlines()
+    assert first == "olivia: operators, support"
+    assert authenticate(username="olivia", password=second.removeprefix("password: ")) == made()
+    assert not made().is_staff and not made().is_superuser
+    assert made().has_perm("approvals.decide_approval")
+    assert "password: " not in person("olivia")
+
+
+def test_the_change_is_in_the_audit_without_the_password():
+    out = person("olivia", "--group", "operators")
+    person("olivia", "--group", "admins")
+    first, second = AuditEvent.objects.order_by("id")
+    assert (first.kind, first.target, first.actor) == ("person_changed", "person olivia", "command line")
+    assert first.old is None
+    assert first.new == {"groups": ["operators"], "active": True, "password": "new"}
+    assert second.old == {"groups": ["operators"], "active": True}
+    assert second.new == {"groups": ["admins"], "active": True, "password": "kept"}
+    assert out.splitlines()[1].removeprefix("password: ") not in str(first.new)
+
+
+def test_groups_given_are_the_groups_that_remain_and_the_password_stays():
+    person("olivia", "--group", "operators")
+    before = made().password
+    assert person("olivia", "--group", "admins") == "olivia: admins\n"
+    assert made().password == before
+
+
+def test_a_new_password_replaces_the_old_one():
+    person("olivia", "--group", "operators")
+    before = made().password
+    assert "password: " in person("olivia", "--new-password")
+    assert made().password != before
+    assert person("olivia") == "olivia: operators\n"
+
+
+def test_somebody_who_is_switched_off_cannot_sign_in_until_switched_on(typed):
+    typed("a-long-enough-secret")
+    person("olivia", "--group", "operators", "--ask")
+    assert person("olivia", "--off") == "olivia: operators; switched off\n"
+    assert authenticate(username="olivia", password="a-long-enough-secret") is None
+    person("olivia", "--on")
+    assert authenticate(username="olivia", password="a-long-enough-secret") == made()
+
+
+def test_a_typed_password_is_not_printed_and_has_to_be_strong(typed):
+    typed("a-long-enough-secret")
+    assert person("olivia", "--group", "operators", "--ask") == "olivia: operators\n"
+    typed("short")
+    with pytest.raises(CommandError, match="too short"):
+        person("omar", "--group", "operators", "--ask")
+    assert not User.objects.filter(username="omar").exists()
+
+
+def test_passwords_typed_differently_are_refused(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    answers = iter(["a-long-enough-secret", "a-long-enough-sekret"])
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", lambda prompt: next(answers))
+    with pytest.raises(CommandError, match="differ"):
+        person("olivia", "--group", "operators", "--ask")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("olivia",), "no person 'olivia'.*--group operators"),
+        (("olivia", "--group", "operatives"), "no group operatives; known: admins, operators, support"),
+        (("no spaces", "--group", "operators"), "valid username"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(arguments, says):
+    with pytest.raises(CommandError, match=says):
+        person(*arguments)
+    assert not User.objects.exists() and not AuditEvent.objects.exists()

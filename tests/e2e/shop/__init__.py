@@ -1,0 +1,1 @@
+"""A workflow for stories in the browser."""

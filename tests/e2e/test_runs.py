@@ -1,0 +1,103 @@
+"""Pages of runs in a real browser: readable by everybody, on every width, under the strict policy."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from runs import clock
+from runs.models import Attempt, LogLine, Message
+from runs.models.operation import Kind, OpStatus
+from runs.states import Outcome, Status
+from tests import factories
+from tests.e2e.accessibility import violations
+
+LONG = "a-word-that-is-much-longer-than-any-telephone-is-wide-" * 4
+
+
+@pytest.fixture
+def addresses(transactional_db: None) -> dict[str, str]:
+    """Pages of runs that have one of everything, long words among them."""
+    now = clock.now()
+    run = factories.run(
+        Status.FAILED, subject=f"order 1042 {LONG}", reason=f"ValueError: {LONG}", start_key=LONG
+    )
+    for number in (1, 2):
+        Attempt.objects.create(
+            run_id=run.pk,
+            step_seq=1,
+            attempt_no=number,
+            epoch=number,
+            step="pack",
+            outcome=Outcome.FAILED,
+            started_at=now - timedelta(seconds=30 - 10 * number),
+            ended_at=now - timedelta(seconds=28 - 10 * number),
+            error_type="ValueError",
+            error=LONG,
+            traceback=f'Traceback:\n  File "shop/tools.py", line 3, in pack\n    {LONG}\nValueError: {LONG}',
+            state_after={"text": LONG},
+        )
+    common = {"run_id": run.pk, "step_seq": 1, "attempt_no": 1}
+    Message.objects.create(**common, position="1", role="customer", content=LONG, digest="")
+    LogLine.objects.create(**common, position="1", text=LONG, data={"text": LONG})
+    effect = factories.operation(run, name="book_courier", provider_ref=LONG, request={"text": LONG})
+    factories.operation(run, Kind.QUERY, OpStatus.FAILED, name="find_address", error=LONG, error_type="Error")
+    doubt = factories.doubt(intent_worker_id=factories.worker(reaped=True).pk)
+    waiting, home = factories.signal_wait().run, f"/runs/{run.pk}/"
+    factories.run(Status.RUNNING)
+    factories.approval()
+    return {
+        "list": "/runs/",
+        "nothing found": f"/runs/?q={LONG}",
+        "messages": f"{home}?part=messages",
+        "log": f"{home}?part=logs",
+        "state": f"{home}?part=values",
+        "events": f"{home}?part=events",
+        "attempt": f"{home}attempts/1/1/",
+        "operation": f"{home}operations/{effect.pk}/",
+        "retry": f"{home}retry/",
+        "not to be cancelled": f"{home}cancel/",
+        "in doubt": f"/runs/{doubt.run_id}/",
+        "answer": f"/runs/{doubt.run_id}/operations/{doubt.pk}/answer/",
+        "cancel": f"/runs/{waiting.pk}/cancel/",
+        "signal": f"/runs/{waiting.pk}/signal/",
+        "start": "/runs/start/",
+        "start a workflow": "/runs/start/access_request/",
+        "gone": f"/workers/{factories.worker(beats=False).pk}/gone/",
+        "no run": f"/runs/{uuid.uuid4()}/",
+    }
+
+
+def test_pages_of_runs_break_no_rule_of_accessibility(
+    signed_in: Page, live_server: LiveServer, addresses: dict[str, str], complaints: list[str]
+) -> None:
+    found = {}
+    for name, path in addresses.items():
+        signed_in.goto(live_server.url + path)
+        found[name] = violations(signed_in)
+    assert {name: broken for name, broken in found.items() if broken} == {}
+    assert complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_pages_of_runs_do_not_scroll_sideways(
+    width: int, signed_in: Page, live_server: LiveServer, addresses: dict[str, str]
+) -> None:
+    signed_in.set_viewport_size({"width": width, "height": 800})
+    wide = []
+    for name, path in addresses.items():
+        signed_in.goto(live_server.url + path)
+        if signed_in.evaluate("document.documentElement.scrollWidth") > width:
+            wide.append(name)
+    assert wide == []
+
+
+def test_the_list_renews_itself(signed_in: Page, live_server: LiveServer) -> None:
+    signed_in.goto(f"{live_server.url}/runs/")
+    expect(signed_in.get_by_text("No runs yet")).to_be_visible()
+    factories.run(Status.ATTENTION)
+    signed_in.evaluate("htmx.trigger('#runs', 'every', {}, false)")
+    expect(signed_in.get_by_role("link", name="1 in attention")).to_be_visible()
+    expect(signed_in.get_by_role("link", name="order 1042")).to_be_visible()

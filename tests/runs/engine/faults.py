@@ -1,0 +1,67 @@
+"""Faults between a worker on this process's threads and its database: answers of COMMIT that are lost."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import django.db
+import psycopg
+import pytest
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from runs.engine.database import Database
+from runs.engine.execution import Execution
+
+
+class Losses:
+    """Loses the answer of one commit each; `lost` tells how many were."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.lost = 0
+
+    def of_statement(self, statement: str, *, then: Callable[[], Any] = lambda: None) -> None:
+        """The next execution of this hot statement commits, and the worker hears of a broken connection."""
+        real, left = Database.once, [1]
+
+        def once(database: Database, text: str, parameters: Any) -> Any:
+            answer = real(database, text, parameters)
+            if text == statement and left:
+                left.pop()
+                self.lost += 1
+                then()
+                raise psycopg.OperationalError("the connection was lost")
+            return answer
+
+        self._patch.setattr(Database, "once", once)
+
+    def of_colder_move(self, *, then: Callable[[], Any] = lambda: None) -> None:
+        """The next transaction under the run's lock commits, and the worker hears of a broken connection."""
+        real_lock, real_commit = Execution.under_lock, DatabaseWrapper._commit
+        here, left = threading.local(), [1]
+
+        def under_lock(execution: Execution, work: Any, applied: Any) -> Any:
+            here.armed = True
+            try:
+                return real_lock(execution, work, applied)
+            finally:
+                here.armed = False
+
+        def commit(wrapper: DatabaseWrapper) -> None:
+            real_commit(wrapper)
+            if getattr(here, "armed", False) and left:
+                left.pop()
+                self.lost += 1
+                here.armed = False
+                then()
+                raise django.db.OperationalError("the connection was lost")
+
+        self._patch.setattr(Execution, "under_lock", under_lock)
+        self._patch.setattr(DatabaseWrapper, "_commit", commit)
+
+
+@contextmanager
+def losses() -> Iterator[Losses]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Losses(patch)
