@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from runs.clock import Now
 from runs.models import Operation, Run
+from runs.models.field import RequiredJSONField
 from runs.models.run import new_id
 
 
@@ -35,7 +36,7 @@ class Approval(models.Model):
     )
     state = models.TextField(choices=State, default=State.OPEN)
     version = models.PositiveIntegerField(default=1)
-    payload = models.JSONField(help_text="Display form of the current version")
+    payload = RequiredJSONField(help_text="Display form of the current version")
     digest = models.TextField(help_text="Keyed digest of the true arguments of the current version")
     opened_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField(null=True)
@@ -75,7 +76,7 @@ class ApprovalVersion(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     approval = models.ForeignKey(Approval, on_delete=models.DO_NOTHING, related_name="versions")
     version = models.PositiveIntegerField()
-    payload = models.JSONField()
+    payload = RequiredJSONField()
     payload_sealed = models.BinaryField(null=True)
     digest = models.TextField()
     by = models.TextField(help_text="'agent' for the first")

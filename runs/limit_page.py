@@ -8,6 +8,7 @@ from typing import Any
 
 from runs import policies, registry
 from runs.models import AuditEvent, Policy
+from runs.models.policy import YEAR_S
 from runs.policies import Limits
 from runs.services.limits import LIMITS, known_names
 
@@ -36,7 +37,6 @@ class Kind:
         return f"{value:g} {self.one if value == 1 else self.unit}"
 
 
-YEAR_S = 365 * 24 * 3600
 
 KINDS = {
     kind.column: kind

@@ -631,7 +631,8 @@ class AsyncContext(_Shared):
                 try:
                     if isinstance(request, Call):
                         self._visit.check_labels()
-                        if cut is not None:
+                        # A sibling that waits cancels its task group; this branch still comes as far as it can.
+                        if cut is not None and self._visit.stopped is None:
                             raise cut
                     answer, now = await self._carry_out(request)
                     cut = cut or now

@@ -270,6 +270,24 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
+                            models.Q(
+                                ("timeout_s__isnull", True), ("timeout_s__lte", 31536000), _connector="OR"
+                            ),
+                            models.Q(
+                                ("backoff_base_s__isnull", True),
+                                ("backoff_base_s__lte", 31536000),
+                                _connector="OR",
+                            ),
+                            models.Q(
+                                ("backoff_max_s__isnull", True),
+                                ("backoff_max_s__lte", 31536000),
+                                _connector="OR",
+                            ),
+                        ),
+                        name="policy_seconds_within_a_year",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
                             ("crash_limit__isnull", True), ("crash_limit__gte", 1), _connector="OR"
                         ),
                         name="policy_crash_limit_positive",

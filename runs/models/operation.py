@@ -5,6 +5,7 @@ from django.db.models import Q
 
 from runs.clock import Now
 
+from .field import RequiredJSONField
 from .run import Run, new_id
 
 
@@ -51,7 +52,7 @@ class Operation(models.Model):
     )
     status = models.TextField(choices=OpStatus)
 
-    request = models.JSONField()
+    request = RequiredJSONField()
     request_sealed = models.BinaryField(null=True)
     approved = models.JSONField(null=True, help_text="Arguments as approved, where a person edited them")
     approved_sealed = models.BinaryField(null=True)

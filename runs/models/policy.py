@@ -6,6 +6,9 @@ from django.db.models import Q
 from runs.clock import Now
 
 
+YEAR_S = 365 * 24 * 3600
+
+
 class Policy(models.Model):
     """Overrides for one scope. An empty column means: the next wider scope decides, in the end the code.
 
@@ -49,6 +52,13 @@ class Policy(models.Model):
                 condition=(Q(backoff_base_s__isnull=True) | Q(backoff_base_s__gte=0))
                 & (Q(backoff_max_s__isnull=True) | Q(backoff_max_s__gte=0)),
                 name="policy_backoff_not_negative",
+            ),
+            # Longer is a slip of the hand, and more than a timedelta holds would stop the engine.
+            models.CheckConstraint(
+                condition=(Q(timeout_s__isnull=True) | Q(timeout_s__lte=YEAR_S))
+                & (Q(backoff_base_s__isnull=True) | Q(backoff_base_s__lte=YEAR_S))
+                & (Q(backoff_max_s__isnull=True) | Q(backoff_max_s__lte=YEAR_S)),
+                name="policy_seconds_within_a_year",
             ),
             models.CheckConstraint(
                 condition=Q(crash_limit__isnull=True) | Q(crash_limit__gte=1),

@@ -10,6 +10,8 @@ from uuid_utils.compat import uuid7
 from runs.clock import Now
 from runs.states import TERMINAL, AttentionKind, FailureKind, Hold, Outcome, Status
 
+from .field import RequiredJSONField
+
 
 def new_id() -> uuid.UUID:
     """UUIDv7: time-ordered, so that primary keys grow at one end of the index on every PostgreSQL version."""
@@ -47,7 +49,7 @@ class Run(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     deadline_at = models.DateTimeField(null=True, blank=True)
 
-    input = models.JSONField()
+    input = RequiredJSONField()
     input_sealed = models.BinaryField(null=True)
     input_digest = models.TextField(help_text="sha256 of the canonical JSON of the true input")
 

@@ -357,6 +357,8 @@ BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ("policy_timeout_positive", policy(timeout_s=0)),
     ("policy_backoff_not_negative", policy(backoff_base_s=-0.1)),
     ("policy_backoff_not_negative", policy(backoff_max_s=-1)),
+    ("policy_seconds_within_a_year", policy(timeout_s=1e12)),
+    ("policy_seconds_within_a_year", policy(backoff_max_s=float("nan"))),
     ("policy_crash_limit_positive", policy(crash_limit=0)),
     ("policy_pause_is_workflow", policy(scope="tool", paused=True)),
     ("clock_one_row", lambda: Clock.objects.create(id=2, shift="1 second")),

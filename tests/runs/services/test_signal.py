@@ -226,3 +226,12 @@ def test_a_signal_that_finds_its_wait_gone_looks_for_the_next_one():
         sender = Caller(lambda: send(correlation="tx-1"))
         wait_until_blocked(1)
     assert sender.join().result.signal.consumed_by == second.pk
+
+
+@pytest.mark.parametrize("payload", [None, [], [None], 0, "", False])
+def test_any_json_is_a_payload_null_included(payload):
+    run = factories.run(Status.WAITING)
+    given = {"name": "paid", "external_id": "1", "source": "test", "run_id": run.pk}
+    services.receive_signal(factories.SYSTEM, payload=payload, **given)
+    again = services.receive_signal(factories.SYSTEM, payload=payload, **given)
+    assert (again.created, again.signal.payload) == (False, payload)
