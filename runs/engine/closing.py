@@ -4,7 +4,17 @@ from datetime import timedelta
 
 from runs import clock, policies, registry
 from runs.engine.execution import record_attempt
-from runs.lifecycle import AGENT, CLOCK, Actor, append_event, ask_person, carry_out_cancel, end, pending_effects, requeue
+from runs.lifecycle import (
+    AGENT,
+    CLOCK,
+    Actor,
+    append_event,
+    ask_person,
+    carry_out_cancel,
+    end,
+    pending_effects,
+    requeue,
+)
 from runs.models import Run
 from runs.policies import Limits
 from runs.states import AttentionKind, FailureKind, Outcome, Status

@@ -543,7 +543,9 @@ def _outcome(
         with suppress(LeaseLost):
             row, _ = execution.database.until_sure(statements.OUTCOME, parameters, execution.lease)
     finished_at: datetime | None = (
-        cold(lambda unsure: settle_late(visit, record, parameters, encoded), tries=50) if row is None else row[0]
+        cold(lambda unsure: settle_late(visit, record, parameters, encoded), tries=50)
+        if row is None
+        else row[0]
     )
     record.status, record.result, record.result_sealed = status, display, sealed
     record.error_type, record.error, record.tries = error_type, error, record.tries + 1
@@ -609,7 +611,11 @@ def _look_at_sender(record: Record, tool: Tool) -> _Doubt:
 
     def read(unsure: bool) -> _Doubt:
         ends = [record.call_ended_at] if record.call_ended_at else []
-        reaped = Worker.objects.filter(pk=cast(uuid.UUID, record.intent_worker_id)).values_list("reaped_at", flat=True).first()
+        reaped = (
+            Worker.objects.filter(pk=cast(uuid.UUID, record.intent_worker_id))
+            .values_list("reaped_at", flat=True)
+            .first()
+        )
         if reaped is not None:
             ends.append(reaped)
         if not ends:

@@ -291,7 +291,9 @@ class Executor:
                 record_attempt(run, Outcome.CANCELLED)
                 lifecycle.carry_out_cancel(run, execution.actor)
                 return
-            record_attempt(run, Outcome.FENCED, error="its checkpoint was refused; nothing that it wrote was kept")
+            record_attempt(
+                run, Outcome.FENCED, error="its checkpoint was refused; nothing that it wrote was kept"
+            )
             doubtful = lifecycle.pending_effects(run)
             if doubtful:
                 lifecycle.ask_doubt(run, doubtful[0], execution.actor)
@@ -500,7 +502,9 @@ class Executor:
             self._timed_out(visit)
         else:
             # SystemExit, KeyboardInterrupt and their like are errors of the body, not of this worker.
-            self._failed(visit, RuntimeError(f"the body raised {type(found).__name__}: {codec.error_text(found)}"))
+            self._failed(
+                visit, RuntimeError(f"the body raised {type(found).__name__}: {codec.error_text(found)}")
+            )
 
     def _diverged(self, visit: Visit, error: Diverged) -> None:
         self._end_cold(
@@ -670,7 +674,9 @@ class Executor:
     def _final_kind(self, visit: Visit, error: Exception) -> FailureKind | None:
         """The failure kind of an error that the step's retries cannot help; None for one that they may."""
         if isinstance(error, ExceptionGroup):
-            kinds = [self._final_kind(visit, inner) for inner in error.exceptions if isinstance(inner, Exception)]
+            kinds = [
+                self._final_kind(visit, inner) for inner in error.exceptions if isinstance(inner, Exception)
+            ]
             return kinds[0] if all(kinds) else None
         if isinstance(
             error, Rejected | InvalidInput | UnlabelledParallel | ValidationError | codec.NotRecordable

@@ -5,7 +5,6 @@ from django.db.models import Q
 
 from runs.clock import Now
 
-
 YEAR_S = 365 * 24 * 3600
 
 

@@ -38,7 +38,8 @@ class Losses:
 
     def of_colder_move(self, *, then: Callable[[], Any] = lambda: None) -> None:
         """The next transaction under the run's lock commits, and the worker hears of a broken connection."""
-        real_lock, real_commit = Execution.under_lock, DatabaseWrapper._commit
+        real_lock = Execution.under_lock
+        real_commit = DatabaseWrapper._commit  # type: ignore[attr-defined]
         here, left = threading.local(), [1]
 
         def under_lock(execution: Execution, work: Any, applied: Any) -> Any:

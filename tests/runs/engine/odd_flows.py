@@ -362,3 +362,17 @@ effect_and_deadline = Workflow("o_deadline", input=Given, deadline=timedelta(hou
 @effect_and_deadline.step(start=True)
 def post_in_time(ctx: Any) -> Complete:
     return Complete(ctx.call(post, amount=1))
+
+
+racing = Workflow("o_racing", input=Given)
+
+
+@racing.step(start=True)
+async def race(ctx: Any) -> Complete:
+    decision, paid = await asyncio.gather(
+        ctx.ask("May I?", timeout=timedelta(milliseconds=ctx.input.n), label="ask"),
+        ctx.wait_signal("paid", label="paid", timeout=timedelta(seconds=30)),
+    )
+    if decision.approved:
+        await ctx.call(pay, amount=1)
+    return Complete([decision.verdict, paid])

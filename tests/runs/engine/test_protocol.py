@@ -1,24 +1,25 @@
 """Rules of the execution protocol, each attacked: what a body, a provider, people and the network may do at the wrong moment."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError, transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
 
 from approvals.models import Approval
 from approvals.services import decide
-from runs import clock
+from runs import clock, doctor, redaction
 from runs.engine import leases, statements
 from runs.engine.worker import RunWorker
-from runs.lifecycle import Actor
+from runs.errors import NotRetryable
+from runs.lifecycle import Actor, append_event, lock_run
 from runs.models import Attempt, Blob, Event, LogLine, Message, Operation, Run, Worker
 from runs.services import answer_doubt, cancel, receive_signal, start
 from tests import factories
 from tests.harness.waiting import wait_until
 from tests.runs.engine import odd_flows  # noqa: F401
-from tests.runs.engine.conftest import until
+from tests.runs.engine.conftest import running_worker, until
 from tests.runs.engine.faults import losses
 from tests.runs.engine.flows import world
 
@@ -60,7 +61,7 @@ def stop(run: Run) -> None:
     cancel(factories.support(), run.pk, reason="enough")
 
 
-# --- bodies that catch what they must let through ------------------------------------------------------------------------
+# --- bodies that catch what they must let through --------------------------------------------------------------
 
 
 def test_a_body_that_catches_the_suspend_neither_goes_on_nor_acts(worker: RunWorker) -> None:
@@ -94,7 +95,9 @@ def test_a_system_exit_on_the_event_loop_stops_no_other_run(worker: RunWorker) -
     assert until(begin("o_leaving_async")).result == "stayed"
 
 
-def test_a_tool_that_raises_system_exit_leaves_an_effect_in_doubt_whose_call_has_ended(worker: RunWorker) -> None:
+def test_a_tool_that_raises_system_exit_leaves_an_effect_in_doubt_whose_call_has_ended(
+    worker: RunWorker,
+) -> None:
     run = until(begin("o_exiting_tool"), "attention", "failed")
     assert run.attention_kind == "in_doubt"
     operation = Operation.objects.get(run=run)
@@ -102,7 +105,7 @@ def test_a_tool_that_raises_system_exit_leaves_an_effect_in_doubt_whose_call_has
     assert world.ledger["exiting"] == 1
 
 
-# --- several operations at once ----------------------------------------------------------------------------------------------
+# --- several operations at once --------------------------------------------------------------------------------
 
 
 def test_two_approvals_of_one_step_are_answered_in_reverse_and_each_branch_goes_on(worker: RunWorker) -> None:
@@ -145,8 +148,6 @@ def test_overlapping_operations_without_labels_are_refused_before_anything_is_se
 
 
 def test_a_final_failure_inside_a_task_group_spends_no_retries_of_the_step(worker: RunWorker) -> None:
-    from runs.errors import NotRetryable
-
     world.script = [NotRetryable("no such account")]
     run = until(begin("o_grouped"))
     assert (run.status, run.failure_kind) == ("failed", "not_retryable")
@@ -160,7 +161,7 @@ def test_an_effect_under_way_is_not_cut_by_the_error_of_a_sibling(way: str, work
     assert world.ledger["slowly"] == 1
 
 
-# --- time limits -----------------------------------------------------------------------------------------------------------------
+# --- time limits -----------------------------------------------------------------------------------------------
 
 
 def test_a_call_that_outlives_its_attempt_is_not_taken_for_ended(worker: RunWorker) -> None:
@@ -196,9 +197,9 @@ def test_a_question_expires_at_the_limit_that_its_author_gave(worker: RunWorker)
     assert until(run).result == "expired"
 
 
-def test_a_decision_after_the_limit_counts_while_no_worker_has_settled_the_expiry(transactional_db: None) -> None:
-    from tests.runs.engine.conftest import running_worker
-
+def test_a_decision_after_the_limit_counts_while_no_worker_has_settled_the_expiry(
+    transactional_db: None,
+) -> None:
     with running_worker():
         run = until(begin("o_impatient"), "waiting")
     clock.shift(timedelta(minutes=6))
@@ -212,7 +213,9 @@ def test_a_deadline_that_passes_with_an_effect_in_doubt_asks_first_and_then_fail
     run = until(begin("o_deadline"), "attention")
     clock.shift(timedelta(hours=2))
     operation = Operation.objects.get(run=run)
-    answer_doubt(factories.operator(), operation.pk, happened=True, result="seen", reason="", seen_version=None)
+    answer_doubt(
+        factories.operator(), operation.pk, happened=True, result="seen", reason="", seen_version=None
+    )
     run = until(run)
     assert (run.status, run.failure_kind) == ("failed", "deadline")
 
@@ -223,11 +226,13 @@ def test_a_cancel_beats_a_deadline_that_passed_meanwhile(worker: RunWorker) -> N
     stop(run)
     clock.shift(timedelta(hours=2))
     operation = Operation.objects.get(run=run)
-    answer_doubt(factories.operator(), operation.pk, happened=True, result="seen", reason="", seen_version=None)
+    answer_doubt(
+        factories.operator(), operation.pk, happened=True, result="seen", reason="", seen_version=None
+    )
     assert until(run).status == "cancelled"
 
 
-# --- atomic steps --------------------------------------------------------------------------------------------------------------------
+# --- atomic steps ----------------------------------------------------------------------------------------------
 
 
 def test_an_atomic_step_and_its_checkpoint_are_one_transaction(worker: RunWorker) -> None:
@@ -267,16 +272,13 @@ def test_an_atomic_step_whose_checkpoint_is_refused_has_not_been_done(worker: Ru
 def test_an_atomic_step_whose_commit_was_not_answered_is_not_repeated(
     worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import django.db
-    from django.db.backends.postgresql.base import DatabaseWrapper
-
-    real, left = DatabaseWrapper._commit, [1]
+    real, left = DatabaseWrapper._commit, [1]  # type: ignore[attr-defined]
 
     def commit(wrapper: DatabaseWrapper) -> None:
         real(wrapper)
         if world.seen and left:
             left.pop()
-            raise django.db.OperationalError("the connection was lost")
+            raise OperationalError("the connection was lost")
 
     monkeypatch.setattr(DatabaseWrapper, "_commit", commit)
     run = until(begin("o_atomic"))
@@ -284,7 +286,7 @@ def test_an_atomic_step_whose_commit_was_not_answered_is_not_repeated(
     assert Blob.objects.count() == 1
 
 
-# --- answers of COMMIT that are lost --------------------------------------------------------------------------------------------------
+# --- answers of COMMIT that are lost ---------------------------------------------------------------------------
 
 
 HOT = {
@@ -313,7 +315,7 @@ def test_a_call_that_is_said_to_have_ended_twice_is_still_asked_about_once(worke
     world.script = ["lost"]
     with losses() as lose:
         lose.of_statement(statements.CALL_ENDED)
-        run = until(begin("t_effect", 0, "post"), "attention")
+        until(begin("t_effect", 0, "post"), "attention")
     assert (lose.lost, world.ledger["post"]) == (1, 1)
 
 
@@ -362,11 +364,13 @@ def test_a_cancel_that_follows_an_intent_whose_answer_was_lost_needs_nobody(work
     assert not world.ledger
 
 
-# --- what cannot be recorded ------------------------------------------------------------------------------------------------------------
+# --- what cannot be recorded -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["object", "text", "nul", "nan", "huge", "broken", "set"])
-def test_an_answer_that_does_not_fit_is_recorded_and_never_asked_for_again(what: str, worker: RunWorker) -> None:
+def test_an_answer_that_does_not_fit_is_recorded_and_never_asked_for_again(
+    what: str, worker: RunWorker
+) -> None:
     run = until(begin("o_returning", 0, f"answer {what}"), "failed", "attention", "completed")
     assert (run.status, run.failure_kind) == ("failed", "not_retryable"), run.reason
     assert "InvalidAnswer" in run.reason or "the answer is not what was declared" in run.reason
@@ -391,7 +395,9 @@ def test_an_answer_that_does_not_fit_is_recorded_and_never_asked_for_again(what:
         "nowhere",
     ],
 )
-def test_what_a_body_hands_over_and_cannot_be_recorded_ends_the_run_at_once(what: str, worker: RunWorker) -> None:
+def test_what_a_body_hands_over_and_cannot_be_recorded_ends_the_run_at_once(
+    what: str, worker: RunWorker
+) -> None:
     run = until(begin("o_returning", 0, what))
     assert (run.status, run.failure_kind) == ("failed", "not_retryable"), run.reason
     assert world.ledger["tries"] == 1
@@ -412,7 +418,7 @@ def test_a_statement_that_the_database_refuses_is_not_repeated_for_ever(worker: 
     assert not world.ledger["pay"]
 
 
-# --- the record of a visit ------------------------------------------------------------------------------------------------------------------
+# --- the record of a visit -------------------------------------------------------------------------------------
 
 
 def test_messages_are_written_once_and_what_they_were_made_from_is_not_asked_again(worker: RunWorker) -> None:
@@ -434,7 +440,7 @@ def test_an_unregistered_function_whose_answer_is_lost_asks_a_person(worker: Run
     assert (run.attention_kind, world.ledger["by hand"]) == ("in_doubt", 1)
 
 
-# --- the worker itself -------------------------------------------------------------------------------------------------------------------------
+# --- the worker itself -----------------------------------------------------------------------------------------
 
 
 def test_a_run_that_cannot_be_handed_back_does_not_stop_the_heart(
@@ -447,7 +453,9 @@ def test_a_run_that_cannot_be_handed_back_does_not_stop_the_heart(
     now = clock.now()
     with monkeypatch.context() as patch:
         patch.setattr(leases, "hand_back_stray", broken)
-        wait_until(lambda: Worker.objects.filter(pk=worker.worker_id).exists(), 10, "the worker has registered")
+        wait_until(
+            lambda: Worker.objects.filter(pk=worker.worker_id).exists(), 10, "the worker has registered"
+        )
         Run.objects.filter(pk=stray.pk).update(
             status="running",
             epoch=1,
@@ -471,8 +479,6 @@ def test_a_run_that_cannot_be_handed_back_does_not_stop_the_heart(
 def test_a_run_that_cannot_be_taken_up_does_not_stop_its_worker(
     worker: RunWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runs import redaction
-
     real = redaction.true_value
 
     def sealed(display: Any, seal: Any) -> Any:
@@ -482,18 +488,15 @@ def test_a_run_that_cannot_be_taken_up_does_not_stop_its_worker(
 
     monkeypatch.setattr(redaction, "true_value", sealed)
     poisoned = begin("t_hello", 1, "sealed")
-    wait_until(lambda: Attempt.objects.filter(run_id=poisoned.pk, outcome="crashed").exists(), 10, "it is closed")
+    wait_until(
+        lambda: Attempt.objects.filter(run_id=poisoned.pk, outcome="crashed").exists(), 10, "it is closed"
+    )
     assert until(begin("t_hello", 1, "open")).status == "completed"
     assert "crashed" in outcomes(poisoned)
     stop(poisoned)
-    assert asyncio.iscoroutinefunction(odd_flows.gather_all.fn)
 
 
 def test_three_thousand_events_still_chain(transactional_db: None) -> None:
-    from runs import doctor
-    from runs.lifecycle import append_event, lock_run
-    from django.db import transaction
-
     run = factories.run()
     with transaction.atomic():
         locked = lock_run(run.pk)
