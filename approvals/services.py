@@ -206,7 +206,7 @@ def edit(actor: Actor, approval_id: uuid.UUID, *, version: int, arguments: Any, 
     if reopened:
         _check_may_reopen(actor, run, operation, approval)
     encoded = validated(approval, arguments)
-    if codec.keyed_digest(encoded) == approval.digest:
+    if codec.is_keyed_digest(encoded, approval.digest):
         raise Invalid("the edit changes nothing")
     _new_version(actor, approval, encoded, reason)
     if reopened:

@@ -43,7 +43,7 @@ CLOCK = Actor("clock")
 
 
 def worker_actor(worker_id: uuid.UUID | None) -> Actor:
-    return Actor(f"worker {str(worker_id)[:8]}" if worker_id else "worker")
+    return Actor(f"worker {str(worker_id)[:13]}" if worker_id else "worker")
 
 
 def lock_run(run_id: uuid.UUID) -> Run:

@@ -80,8 +80,11 @@ def when(context: Context, at: datetime | None, style: str = "auto", none: str =
 
 
 @register.simple_tag
-def short_id(value: Any, *, copy: bool = True, length: int = 8) -> SafeString:
-    """IdDisplay: the first `length` characters, the whole in title and clipboard."""
+def short_id(value: Any, *, copy: bool = True, length: int = 13) -> SafeString:
+    """IdDisplay: the first `length` characters, the whole in title and clipboard.
+
+    Our ids begin with the time in milliseconds: eight characters would be the same for all that was made within a minute.
+    """
     text = hostile.plain(str(value))
     button: SafeString | str = ""
     if copy:

@@ -185,7 +185,7 @@ class Run(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.workflow} {str(self.id)[:8]}"
+        return f"{self.workflow} {str(self.id)[:13]}"
 
     @property
     def is_terminal(self) -> bool:
