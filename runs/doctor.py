@@ -156,6 +156,9 @@ def examine(grace: float | None = None, begun: Callable[[str], None] = lambda na
     load()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        # The first query takes the snapshot. Taken after slow checks of the installation, it would hold rows that are due
+        # since after now(), and they would look as if they were not.
+        cursor.execute("SELECT 1")
         at = Snapshot(cursor, default_grace() if grace is None else grace)
         problems: list[Problem] = []
         for check in (*INSTALLATION, *SCHEMA):
@@ -414,7 +417,8 @@ def lost_wakeup(at: Snapshot) -> Iterator[Finding]:
         "SELECT 'run ' || r.id || ': ' || o.kind || ' ' || o.name || ' was settled' FROM runs_run r JOIN runs_operation o"
         " ON o.run_id = r.id AND o.step_seq = r.step_seq AND o.kind IN ('approval', 'signal', 'timer', 'child')"
         "   AND o.status <> 'open'"
-        " WHERE r.status = 'waiting' AND r.held_by = '' AND coalesce(r.wake_at, 'infinity') > agentops_now()"
+        " WHERE r.status = 'waiting' AND r.held_by = ''"
+        " AND coalesce(r.wake_at, 'infinity') > agentops_now() + make_interval(secs => %(grace)s)"
         " AND o.finished_at > coalesce((SELECT max(a.ended_at) FROM runs_attempt a"
         "   WHERE a.run_id = r.id AND a.step_seq = r.step_seq), '-infinity')",
         "Force these runs on in the console, and report what settled the wait.",
@@ -430,7 +434,8 @@ def kept_signal(at: Snapshot) -> Iterator[Finding]:
         " JOIN runs_operation o ON o.run_id = r.id AND o.step_seq = r.step_seq AND o.kind = 'signal' AND o.status = 'open'"
         " JOIN runs_signal s ON s.name = o.name AND s.consumed_at IS NULL AND s.ignored = ''"
         "   AND (s.run_id = r.id OR (s.run_id IS NULL AND s.correlation = o.correlation AND o.correlation <> ''))"
-        " WHERE r.status = 'waiting' AND r.held_by = '' AND coalesce(r.wake_at, 'infinity') > agentops_now()",
+        " WHERE r.status = 'waiting' AND r.held_by = ''"
+        " AND coalesce(r.wake_at, 'infinity') > agentops_now() + make_interval(secs => %(grace)s)",
         "Force these runs on in the console: opening the wait again takes the signal.",
     )
 
@@ -496,10 +501,12 @@ def open_operation_of_ended_visit(at: Snapshot) -> Iterator[Finding]:
 @data
 def attempt_after_end(at: Snapshot) -> Iterator[Finding]:
     """An attempt ended after its run did."""
+    # Times are those at which transactions began: a cancel that waited for the run's lock ends the run “before” the attempt
+    # that it waited for. Nobody waits that long for a lock.
     return at.find(
         ERROR,
         "SELECT 'run ' || r.id || ' visit ' || a.step_seq || ' try ' || a.attempt_no FROM runs_run r"
-        " JOIN runs_attempt a ON a.run_id = r.id AND a.ended_at > r.finished_at"
+        " JOIN runs_attempt a ON a.run_id = r.id AND a.ended_at > r.finished_at + interval '10 seconds'"
         " WHERE r.status IN ('completed', 'failed', 'cancelled')",
         "A worker went on with a run that was over: its effects may have happened; report it.",
     )

@@ -37,7 +37,6 @@ class Kind:
         return f"{value:g} {self.one if value == 1 else self.unit}"
 
 
-
 KINDS = {
     kind.column: kind
     for kind in (

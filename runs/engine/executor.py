@@ -260,11 +260,14 @@ class Executor:
                     statement, parameters = self._complete(visit, transition, kept)
                 else:
                     raise InvalidInput("an atomic step may return Goto without a delay, or Complete")
+                asked = clock()
                 with connection.cursor() as cursor:
                     cursor.execute(statement, execution.fence() | parameters)
                     row = cursor.fetchone()
                 if row is None:
                     raise _RolledBack
+                failpoint("atomic.before_commit")
+            failpoint("atomic.committed")
         except _RolledBack:
             self._undone(visit)
             return True
@@ -276,7 +279,7 @@ class Executor:
             connection.close()
         if isinstance(transition, Complete):
             return True
-        self._move_on(execution, transition, kept, row[0])
+        self._move_on(execution, transition, kept, row[0], asked)
         if self.draining():
             execution.hand_back()
             return True
@@ -316,16 +319,15 @@ class Executor:
                 return False
             assert step is not None
             self._check_transition(visit, step, transition)
+            failpoint("checkpoint.before")
             if isinstance(transition, Goto) and transition.after is None:
-                failpoint("checkpoint.before")
-                kept = self._state(visit, state)
+                kept, asked = self._state(visit, state), clock()
                 moved = execution.checkpoint(*self._goto(visit, transition, kept))
                 failpoint("checkpoint.committed")
                 if moved is not None:
-                    self._move_on(execution, transition, kept, moved)
+                    self._move_on(execution, transition, kept, moved, asked)
                     return True
             elif isinstance(transition, Complete):
-                failpoint("checkpoint.before")
                 completion = self._complete(visit, transition, self._state(visit, state))
                 if execution.checkpoint(*completion) is not None:
                     failpoint("checkpoint.committed")
@@ -401,13 +403,14 @@ class Executor:
             ),
         }
 
-    def _move_on(self, execution: Execution, transition: Goto, kept: _Kept, moved: Any) -> None:
+    def _move_on(self, execution: Execution, transition: Goto, kept: _Kept, moved: Any, asked: float) -> None:
         target = registry.step(execution.workflow, execution.version, transition.target)
         execution.state = kept.encoded
         execution.step, execution.step_seq, execution.attempt_no = target.name, execution.step_seq + 1, 1
         execution.failures = execution.crashes = 0
         execution.visit_started_at = execution.attempt_started_at = moved
-        execution.deadline = clock() + policies.for_step(target, self.snapshot.overrides).timeout
+        # Counted from before the checkpoint was asked for, so that this deadline is not later than the database's.
+        execution.deadline = asked + policies.for_step(target, self.snapshot.overrides).timeout
 
     def _decide_otherwise(self, visit: Visit, step: Step, transition: Any, state: Any) -> None:
         """A checkpoint that the hot statement does not make: cancel, doubt, Fail, or a Goto that waits."""

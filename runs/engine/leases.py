@@ -258,7 +258,9 @@ def hand_back_stray(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int) -> bool
 
     It gets a row, since it may have recorded operations before its worker lost it: the next attempt must look for them.
     """
-    return _close_held(run_id, worker_id, epoch, Outcome.STOPPED, "reconcile", "its worker did not execute it")
+    return _close_held(
+        run_id, worker_id, epoch, Outcome.STOPPED, "reconcile", "its worker did not execute it"
+    )
 
 
 def close_broken(run_id: uuid.UUID, worker_id: uuid.UUID, epoch: int, error: str) -> bool:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import psycopg
-from django.db import connection
+from django.db import NotSupportedError, ProgrammingError, connection
 
 from agentops.benchmark import scratch
 from agentops.benchmark.bench import Bench
@@ -155,9 +154,5 @@ def _images(begun: str, ended: str) -> int:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
             cursor.execute("SELECT coalesce(sum(fpi_size), 0) FROM pg_get_wal_stats(%s, %s)", [begun, ended])
             return int(cursor.fetchone()[0])
-    except Exception as error:
-        if isinstance(
-            error.__cause__, psycopg.errors.InsufficientPrivilege | psycopg.errors.FeatureNotSupported
-        ):
-            return 0
-        raise
+    except (NotSupportedError, ProgrammingError):  # it is not installed, or this user may not use it
+        return 0

@@ -108,7 +108,9 @@ def _works(text: str) -> tuple[str, ...]:
     known = {work.lower(): work for work in WORKS}
     unknown = [work for work in wanted if work.lower() not in known]
     if unknown or not wanted:
-        raise ArgumentTypeError(f"there is no work {', '.join(unknown) or 'in an empty list'}; known: {', '.join(WORKS)}")
+        raise ArgumentTypeError(
+            f"there is no work {', '.join(unknown) or 'in an empty list'}; known: {', '.join(WORKS)}"
+        )
     return tuple(known[work.lower()] for work in wanted)
 
 

@@ -13,6 +13,8 @@ from django.conf import settings
 from pydantic import BaseModel
 
 from runs.failpoints import failpoint
+from runs.models import Blob
+from runs.models.run import new_id
 from runs.workflow import Complete, Goto, Retry, Workflow, tool
 
 QUICK = Retry(max_attempts=20, base=0.1, maximum=0.5)
@@ -98,3 +100,18 @@ def before(ctx: Any) -> Goto:
 def linger(ctx: Any) -> Complete:
     time.sleep(ctx.input.seconds)
     return Complete("lived")
+
+
+atomic = Workflow("z_atomic", input=Given)
+
+
+@atomic.step(start=True, atomic=True)
+def note(ctx: Any) -> Goto:
+    """One row of this database for each execution that counts."""
+    Blob.objects.create(sha256=f"{ctx.run_id} {new_id()}", body=b"x")
+    return Goto(end)
+
+
+@atomic.step
+def end(ctx: Any) -> Complete:
+    return Complete("done")

@@ -255,6 +255,22 @@ def test_all_tables_are_seen_as_they_were_when_it_began(database_url: str):
     assert found(grace=0) == {"no_wake_source", "lost_wakeup"}
 
 
+def test_what_is_woken_while_it_begins_is_no_lost_wakeup(database_url: str):
+    wait = factories.signal_wait()
+    settled = "UPDATE runs_operation SET status = 'done', finished_at = now() WHERE id = %s"
+    woken = "UPDATE runs_run SET wake_at = now(), sort_at = now() WHERE id = %s"
+
+    def wake(name: str) -> None:
+        if name == "configuration":
+            with psycopg.connect(database_url) as other:
+                other.execute(settled, [wait.pk])
+                other.execute(woken, [wait.run_id])
+
+    problems = doctor.examine(grace=0, begun=wake)
+    assert "lost_wakeup" not in {problem.check for problem in problems}
+    assert clock.now() >= Run.objects.get(pk=wait.run_id).wake_at
+
+
 def test_it_waits_for_no_lock_that_a_writer_holds(database_url: str):
     run = factories.run()
     with psycopg.connect(database_url) as other, connection.cursor() as cursor:

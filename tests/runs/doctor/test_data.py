@@ -240,8 +240,14 @@ def test_an_unfinished_operation_of_an_earlier_visit_is_found(look: Look, kind: 
 def test_an_attempt_that_ended_after_its_run_is_found(look: Look):
     run = factories.run(Status.COMPLETED)
     attempt(run)
-    attempt(run, 2, ended_at=clock.now() + timedelta(seconds=1))
+    attempt(run, 2, ended_at=clock.now() + timedelta(minutes=1))
     assert "try 2" in one(look(doctor.attempt_after_end))
+
+
+def test_an_end_that_waited_for_the_last_attempts_lock_is_in_order(look: Look):
+    run = factories.run(Status.COMPLETED)
+    attempt(run, ended_at=clock.now() + timedelta(seconds=1))
+    assert look(doctor.attempt_after_end) == []
 
 
 def test_a_missing_try_is_found(look: Look):

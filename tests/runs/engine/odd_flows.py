@@ -299,7 +299,7 @@ def give_back(ctx: Any) -> Any:
         case ["generator", _, _]:
             return (x for x in [1])
         case ["nowhere", _, _]:
-            return Goto("nowhere")
+            return Goto("".join(("no", "where")))  # composed, so that the system check cannot tell
         case ["label", _, _]:
             ctx.call(pay, amount=1, label="".join(chr(0x4E00 + (i * 7919) % 20000) for i in range(4000)))
     return Complete()
@@ -376,3 +376,83 @@ async def race(ctx: Any) -> Complete:
     if decision.approved:
         await ctx.call(pay, amount=1)
     return Complete([decision.verdict, paid])
+
+
+booking = Workflow("o_booking", input=Given)
+
+
+@tool(effect=True, idempotent=timedelta(hours=1), retry=QUICK)
+def unbook(name: str, result: str, *, idempotency_key: str) -> str:
+    return world.do(f"unbook {name} {result}", idempotency_key)
+
+
+@tool(effect=True, idempotent=timedelta(hours=1), approval="o_policy", compensate=unbook, retry=QUICK)
+def book_approved(name: str, *, idempotency_key: str) -> str:
+    return world.do(f"book {name}", idempotency_key)
+
+
+@booking.step(start=True)
+def book_and_wait(ctx: Any) -> Complete:
+    ctx.call(book_approved, name="suite")
+    ctx.wait_signal("go")
+    return Complete()
+
+
+bounded = Workflow("o_bounded", input=Given, deadline=timedelta(hours=1))
+
+
+@bounded.step(start=True, timeout=36_000)
+def be_bounded(ctx: Any) -> Complete | Goto:
+    match ctx.input.text:
+        case "waiting":
+            ctx.wait_signal("never")
+        case "retrying":
+            ctx.call(pay, amount=1)
+        case "running":
+            world.seen.append("in step")
+            assert world.gate.wait(20)
+        case "attention":
+            ctx.call(post, amount=1)
+        case "asking":
+            ctx.ask("May I?", timeout=timedelta(days=3))
+    return Complete()
+
+
+hopeless = Workflow("o_hopeless", input=Given)
+
+
+@hopeless.step(start=True)
+async def doubt_and_error(ctx: Any) -> Complete:
+    async def give_up() -> None:
+        await asyncio.sleep(0.1)
+        await ctx.call(pay, amount="not a number", label="never")
+
+    await asyncio.gather(ctx.call(hang, amount=1, label="hang"), give_up())
+    return Complete()
+
+
+escaping = Workflow("o_escaping", input=Given)
+
+
+@escaping.step(start=True)
+def let_ctx_escape(ctx: Any) -> Complete:
+    world.seen.append(ctx)
+    return Complete()
+
+
+@tool(
+    effect=True,
+    verify=lambda amount, idempotency_key: world.by_key.get(idempotency_key),
+    settle=timedelta(seconds=60),
+    retry=QUICK,
+)
+def settle_slowly(amount: int, *, idempotency_key: str) -> str:
+    return world.do("settled", idempotency_key)
+
+
+left_behind = Workflow("o_left_behind", input=Given)
+
+
+@left_behind.step(start=True, retry=QUICK)
+def find_it(ctx: Any) -> Complete:
+    return Complete(ctx.call({"pay": pay, "settle": settle_slowly}[ctx.input.text], amount=5))

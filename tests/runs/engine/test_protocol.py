@@ -247,7 +247,7 @@ def test_an_atomic_step_that_does_not_commit_leaves_no_trace(what: str, worker: 
     run = until(begin("o_atomic", 0, what))
     assert run.status == "failed"
     assert Blob.objects.count() == 0
-    assert world.ledger["pay"] == 0
+    assert (world.ledger["pay"], world.ledger["afterwards"]) == (0, 0)
 
 
 def test_a_cancel_during_an_atomic_step_undoes_it(worker: RunWorker) -> None:
