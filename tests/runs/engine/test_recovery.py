@@ -11,6 +11,7 @@ from runs.engine import closing, leases
 from runs.engine.worker import RunWorker
 from runs.lifecycle import lock_run
 from runs.models import Attempt, Run, Worker
+from runs.models.operation import Kind, OpStatus
 from runs.services import set_limits
 from runs.states import Outcome, Status
 from tests import factories
@@ -94,7 +95,7 @@ def test_one_run_that_cannot_be_taken_over_keeps_no_other_from_it(
     monkeypatch: pytest.MonkeyPatch, transactional_db: None
 ) -> None:
     _, runs = held_by_the_dead(3)
-    real = leases.close_dead_attempt
+    real = closing.close_dead_attempt
 
     def close(run: Run, **options: object) -> None:
         if run.pk == runs[1].pk:
@@ -139,6 +140,16 @@ def test_the_pause_after_a_crash_grows_and_the_crashes_come_to_an_end(
         )
     assert pauses == [0, 1, 2]
     assert (locked.status, locked.failure_kind, locked.lone_crashes) == ("failed", "crashed", 3)
+
+
+@pytest.mark.django_db
+def test_a_run_that_is_given_up_with_an_effect_in_doubt_asks_first() -> None:
+    dead, (run,) = held_by_the_dead(1)
+    Run.objects.filter(pk=run.pk).update(crashes=3, lone_crashes=2)
+    factories.operation(run, Kind.EFFECT, OpStatus.PENDING)
+    leases.reap(dead.pk)
+    run.refresh_from_db()
+    assert (run.status, run.attention_kind, run.lone_crashes) == ("attention", "in_doubt", 3)
 
 
 def test_an_error_after_a_cancel_is_not_retried(at: At, worker: RunWorker) -> None:  # noqa: F811

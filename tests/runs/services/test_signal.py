@@ -1,6 +1,7 @@
 """Receiving a signal."""
 
 import uuid
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -231,7 +232,7 @@ def test_a_signal_that_finds_its_wait_gone_looks_for_the_next_one():
 @pytest.mark.parametrize("payload", [None, [], [None], 0, "", False])
 def test_any_json_is_a_payload_null_included(payload):
     run = factories.run(Status.WAITING)
-    given = {"name": "paid", "external_id": "1", "source": "test", "run_id": run.pk}
+    given: dict[str, Any] = {"name": "paid", "external_id": "1", "source": "test", "run_id": run.pk}
     services.receive_signal(factories.SYSTEM, payload=payload, **given)
     again = services.receive_signal(factories.SYSTEM, payload=payload, **given)
     assert (again.created, again.signal.payload) == (False, payload)

@@ -137,7 +137,7 @@ def test_the_history_of_each_run_begins_a_chain_as_if_it_had_been_started_alone(
             " e.seq, e.at, e.kind, e.actor_id, e.actor, e.reason, e.data)) FROM runs_run r JOIN runs_event e ON e.run_id = r.id"
         )
         assert cursor.fetchall() == [(1, 1, True, True)] * 2
-    run = Run.objects.first()
+    run = Run.objects.order_by("pk")[0]
     with transaction.atomic():
         lifecycle.append_event(run, "signal", factories.SYSTEM)
     assert run.event_seq == 2
