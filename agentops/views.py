@@ -1,9 +1,11 @@
 """Pages that belong to no app: errors, the choice of theme, and the parts on show while developing."""
 
+import sys
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import redirect_to_login
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
 from django.template.loader import render_to_string
@@ -100,5 +102,7 @@ def refused(request: HttpRequest, error: VerbError, *, back: str = "") -> HttpRe
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
+    """What nobody expected: 500, or 503 where the database does not answer, which passes. Called while it is handled."""
     # Neither database nor session may be trusted here: no request context.
-    return HttpResponse(render_to_string("500.html"), status=500)
+    away = isinstance(sys.exception(), (OperationalError, InterfaceError))
+    return HttpResponse(render_to_string("500.html", {"away": away}), status=503 if away else 500)

@@ -1,5 +1,6 @@
 """Pages on limits: what acts, and the verbs that change it."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from django import forms
@@ -76,11 +77,8 @@ def limit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
     if kind is None or not request.user.has_perm("runs.change_limits"):
         return _show(request, page)
     row = next(row for row in page.rows if row.kind == kind)
-    typed = request.GET.get("value", "" if row.value is None else f"{row.value:g}")
-    form = LimitForm(
-        kind, seen_revision=page.seen_revision, value=typed, reason=request.GET.get("reason", "")
-    )
-    more: dict[str, Any] = {"editing": kind, "form": form, "preview": _preview(page, kind, typed)}
+    typed = {"value": "" if row.value is None else f"{row.value:g}"} | request.GET.dict()
+    more = {"editing": kind} | _typed(page, kind, typed)
     if is_poll(request):
         return render(request, "runs/limit.html#preview", more | {"now": clock.now()})
     return _show(request, page, **more)
@@ -89,11 +87,13 @@ def limit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
 @require_POST
 @may_change
 def set_limit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
-    """Override one limit, or give it back."""
+    """Override one limit, or give it back; `preview` only counts what that would do, and keeps what is typed out of addresses."""
     page = _page_or_404(request, scope, name)
     kind = KINDS.get(request.POST.get("limit", ""))
     if kind is None:
         raise Invalid(f"there is no limit {request.POST.get('limit', '')}")
+    if "preview" in request.POST:
+        return _show(request, page, editing=kind, **_typed(page, kind, request.POST))
     form = LimitForm(kind, request.POST)
     if not form.is_valid():
         return _show(request, page, 422, editing=kind, form=form)
@@ -195,6 +195,13 @@ def _show(request: HttpRequest, page: LimitPage, status: int = 200, **more: Any)
         "now": clock.now(),
     } | more
     return render(request, "runs/limit.html", context, status=status)
+
+
+def _typed(page: LimitPage, kind: Kind, typed: Mapping[str, str]) -> dict[str, Any]:
+    """The form with what is typed into it, not checked yet, and what that would do."""
+    value = typed.get("value", "")
+    form = LimitForm(kind, seen_revision=page.seen_revision, value=value, reason=typed.get("reason", ""))
+    return {"form": form, "preview": _preview(page, kind, value)}
 
 
 def _preview(page: LimitPage, kind: Kind, typed: str) -> Consequence | None:

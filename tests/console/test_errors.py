@@ -2,6 +2,7 @@
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.test import Client, RequestFactory
 
 from agentops import views
@@ -43,6 +44,16 @@ def test_a_conflict_leads_to_the_fresh_view(signed_in: Client) -> None:
 
 def test_an_address_that_leads_nowhere_is_not_found(signed_in: Client) -> None:
     assert signed_in.get("/nowhere/").status_code == 404
+
+
+def test_a_database_that_does_not_answer_is_said_to_pass() -> None:
+    try:
+        raise OperationalError("the connection is lost")
+    except OperationalError:
+        response = views.server_error(RequestFactory().get("/"))
+    assert response.status_code == 503
+    assert "The database does not answer" in response.content.decode()
+    assert "connection is lost" not in response.content.decode()
 
 
 def test_the_page_of_a_server_error_needs_neither_database_nor_session() -> None:

@@ -45,6 +45,16 @@ def test_it_acts_at_once_and_is_written_down(ada: Client) -> None:
     assert "Retry limit of parcel, step pack is now 3 attempts." in ada.get(PAGE).content.decode()
 
 
+def test_a_preview_changes_nothing_and_keeps_what_is_typed_out_of_the_address(ada: Client) -> None:
+    factories.run(Status.RETRYING, failures=3)
+    response = send(ada, value="3", preview="1")
+    html = response.content.decode()
+    assert response.status_code == 200
+    assert "outage, incident 7731" in html
+    assert "1 run" in html.partition("What it changes")[2]
+    assert not Policy.objects.exists()
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "stored"),
     [
