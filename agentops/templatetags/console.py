@@ -60,7 +60,8 @@ def when(context: Context, at: datetime | None, style: str = "auto", none: str =
     """Timestamp, full in its title.
 
     `style`: "auto" (a distance when near, else clock or date; renewed in the browser), "deadline" (the same, and
-    marked once past), "clock" (to the second, never renewed). `none` stands for a moment that is not there.
+    marked once past), "due" (the same as "auto" until it is past, then "now": what is due is not "9 s ago"), "clock" (to
+    the second, never renewed). `none` stands for a moment that is not there.
     """
     if at is None:
         return format_html('<span class="muted">{}</span>', none)
@@ -75,7 +76,7 @@ def when(context: Context, at: datetime | None, style: str = "auto", none: str =
         title,
         style,
         SafeString(' class="late"') if late else "",
-        times.moment(at, now),
+        times.moment(max(at, now) if style == "due" else at, now),
     )
 
 

@@ -215,8 +215,10 @@ def preview_set_limits(scope: str, name: str, **values: int | float | None) -> C
         setattr(changed, field, value)
     overrides[scope, name] = changed
     total, ended = _retrying(scope, name).count(), _exhausted(scope, name, overrides).count()
+    if not total:
+        return Consequence("No run ends by this: none is in back-off now.")
     if not ended:
-        return Consequence(f"No run ends by this; {total} in back-off are tried again under the new limits.")
+        return Consequence(f"No run ends by this; {total} in back-off go on under the new limits.")
     return Consequence(
         f"{ended} of {total} runs in back-off have used up the new limit and end now as exhausted."
     )

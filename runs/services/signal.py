@@ -22,10 +22,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Received:
-    """`created` is False where this (source, external id) was known: the answer is that of the first time."""
+    """`created` is False where this (source, external id) was known: the answer is that of the first time.
+
+    `differs`: it was known with another payload, and that one counts.
+    """
 
     signal: Signal
     created: bool
+    differs: bool = False
 
     @property
     def sentence(self) -> str:
@@ -95,9 +99,10 @@ def receive_signal(
             known = _known(signal)
             if known is None:
                 raise
-    if known.digest != signal.digest:
+    differs = known.digest != signal.digest
+    if differs:
         _note_difference(actor, known, signal.digest)
-    return Received(known, created=False)
+    return Received(known, created=False, differs=differs)
 
 
 def _known(signal: Signal) -> Signal | None:

@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.text import capfirst
 from django.views.decorators.http import require_http_methods, require_safe
 
 from runs import registry, services
@@ -45,10 +46,10 @@ def start(request: HttpRequest, workflow: str) -> HttpResponse:
             subject=form.cleaned_data["subject"] or None,
         )
     except Invalid as error:
-        form.add_error(None, str(error))
+        form.add_error(None, capfirst(str(error)))
         return _page(request, definition, form, given, status=422)
     except Conflict as error:
-        form.add_error("start_key", str(error))
+        form.add_error("start_key", capfirst(str(error)))
         return _page(request, definition, form, given, status=error.status, existing=error.existing)
     messages.success(
         request,

@@ -61,6 +61,11 @@ def test_the_full_time_is_in_the_title_with_its_zone() -> None:
     assert "5 s ago" in html
 
 
+def test_what_is_due_is_never_in_the_past() -> None:
+    assert ">now<" in when(HERE, NOW - timedelta(seconds=9), "due")
+    assert ">in 9 s<" in when(HERE, NOW + timedelta(seconds=9), "due")
+
+
 def test_a_passed_deadline_is_marked() -> None:
     assert 'class="late"' in when(HERE, NOW - timedelta(seconds=5), "deadline")
     assert "late" not in when(HERE, NOW + timedelta(seconds=5), "deadline")

@@ -38,7 +38,7 @@
     const now = Date.now() + skew;
     for (const time of document.querySelectorAll("time[data-renew]")) {
       const at = Date.parse(time.dateTime);
-      const text = moment(at, now);
+      const text = moment(time.dataset.renew === "due" ? Math.max(at, now) : at, now);
       if (time.textContent !== text) time.textContent = text;
       time.classList.toggle("late", time.dataset.renew === "deadline" && at < now);
     }

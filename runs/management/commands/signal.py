@@ -46,4 +46,8 @@ class Command(BaseCommand):
         except VerbError as error:
             raise CommandError(str(error)) from error
         known = "" if received.created else " (it had been received before)"
+        if received.differs:
+            known = (
+                " (it had been received before with another payload, which counts; this one changes nothing)"
+            )
         self.stdout.write(f"{received.signal.pk} {received.sentence}{known}")

@@ -34,6 +34,15 @@ def test_the_same_id_again_counts_once():
     assert Signal.objects.get().consumed_by == wait.pk
 
 
+def test_the_same_id_with_another_payload_is_told_to_change_nothing():
+    factories.signal_wait(correlation="tx-1")
+    signal("--correlation", "tx-1", "--id", "7", "--data", '{"amount": 3}')
+    assert "this one changes nothing" in signal(
+        "--correlation", "tx-1", "--id", "7", "--data", '{"amount": 4}'
+    )
+    assert Signal.objects.get().payload == {"amount": 3}
+
+
 def test_mistakes_are_one_sentence():
     with pytest.raises(CommandError, match="no run"):
         signal("--run", new_id())
