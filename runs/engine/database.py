@@ -93,6 +93,10 @@ class Database:
     def close(self) -> None:
         self.pool.close(timeout=1)
 
+    def forget_idle(self) -> None:
+        """Replace what the pool holds: its connections are not worth trying."""
+        self.pool.drain()
+
     def once(self, statement: str, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Run one statement; its first row. Raises one of UNSURE if the answer was lost."""
         with self.pool.connection() as raw:

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Q
 
+from runs.engine import machine
 from runs.engine.closing import close_dead_attempt
 from runs.engine.database import cold
 from runs.models import Run, Worker
@@ -31,13 +32,14 @@ def register(worker_id: uuid.UUID, *, queues: Sequence[str], capabilities: Seque
     """Write the row of a new worker process, its lease begun; re-arms runs that waited for somebody capable."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO runs_worker (id, host, pid, queues, capabilities, slots, code_version, started_at, beat_at,"
-            " beat_until, draining, lost_slots, gone_by) VALUES (%s, %s, %s, %s, %s, %s, '', statement_timestamp(),"
+            "INSERT INTO runs_worker (id, host, pid, process, queues, capabilities, slots, code_version, started_at, beat_at,"
+            " beat_until, draining, lost_slots, gone_by) VALUES (%s, %s, %s, %s, %s, %s, %s, '', statement_timestamp(),"
             " statement_timestamp(), statement_timestamp() + make_interval(secs => %s), false, 0, '')",
             [
                 worker_id,
                 socket.gethostname(),
                 os.getpid(),
+                machine.identity(os.getpid()),
                 list(queues),
                 list(capabilities),
                 slots,
@@ -196,6 +198,24 @@ def close_expired() -> list[uuid.UUID]:
     return cold(close)
 
 
+def note_ended() -> int:
+    """Mark closed workers as reaped whose process on this machine is certainly gone. Returns how many.
+
+    Their sentinel does this as soon as waitpid returns; after it has died itself, nobody else would, and an effect that they
+    had under way would wait for a person.
+    """
+    unseen = Worker.objects.filter(closed_at__isnull=False, reaped_at__isnull=True)
+    ended = [pk for pk, process in unseen.values_list("pk", "process") if machine.has_ended(process)]
+    if not ended:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_worker SET reaped_at = statement_timestamp() WHERE id = ANY(%s) AND reaped_at IS NULL",
+            [ended],
+        )
+        return int(cursor.rowcount)
+
+
 def sweep(batch: int = 100) -> int:
     """Take over what dead workers hold and what overran its attempt's deadline. Returns how many runs moved.
 
@@ -204,6 +224,7 @@ def sweep(batch: int = 100) -> int:
     """
     for worker_id in close_expired():
         log.warning("worker.lease_over", worker=str(worker_id))
+    note_ended()
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT r.id, r.worker_id, w.closed_at IS NOT NULL FROM runs_run r JOIN runs_worker w ON w.id = r.worker_id"

@@ -265,6 +265,8 @@ class RunWorker:
                     self._idle(listener, min(settings.AGENTOPS_POLL_SECONDS, max(0.0, next_sweep - clock())))
             except (*UNSURE, *UNSURE_DJANGO) as error:
                 log.warning("worker.database_away", error=str(error))
+                # After a restart every idle connection is dead: do not meet them one by one.
+                self.database.forget_idle()
                 if listener is not None:
                     listener.close()
                 listener = None

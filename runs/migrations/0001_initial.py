@@ -675,6 +675,14 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
                 ("host", models.TextField()),
                 ("pid", models.PositiveIntegerField()),
+                (
+                    "process",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="Boot, PID namespace, number and start time; empty: not known",
+                    ),
+                ),
                 ("queues", django.contrib.postgres.fields.ArrayField(base_field=models.TextField())),
                 (
                     "capabilities",
@@ -706,7 +714,12 @@ class Migration(migrations.Migration):
                         condition=models.Q(("closed_at__isnull", True)),
                         fields=["beat_until"],
                         name="worker_open",
-                    )
+                    ),
+                    models.Index(
+                        condition=models.Q(("closed_at__isnull", False), ("reaped_at__isnull", True)),
+                        fields=["id"],
+                        name="worker_unreaped",
+                    ),
                 ],
                 "constraints": [
                     models.CheckConstraint(

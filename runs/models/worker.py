@@ -11,6 +11,9 @@ class Worker(models.Model):
     id = models.UUIDField(primary_key=True)
     host = models.TextField()
     pid = models.PositiveIntegerField()
+    process = models.TextField(
+        blank=True, default="", help_text="Boot, PID namespace, number and start time; empty: not known"
+    )
     queues = ArrayField(models.TextField())
     capabilities = ArrayField(models.TextField(), help_text="workflow@version/step")
     slots = models.PositiveIntegerField()
@@ -35,7 +38,13 @@ class Worker(models.Model):
         ]
         indexes = [
             # Whose lease is over; which live workers are capable.
-            models.Index(fields=["beat_until"], condition=Q(closed_at__isnull=True), name="worker_open")
+            models.Index(fields=["beat_until"], condition=Q(closed_at__isnull=True), name="worker_open"),
+            # Closed, and nobody has seen it end: any worker on the same machine looks whether it has.
+            models.Index(
+                fields=["id"],
+                condition=Q(closed_at__isnull=False, reaped_at__isnull=True),
+                name="worker_unreaped",
+            ),
         ]
 
     def __str__(self) -> str:
