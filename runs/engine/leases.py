@@ -241,7 +241,7 @@ def sweep(batch: int = 100) -> int:
             else:
                 moved += close_overrun(run_id, worker_id)
         except Exception:
-            # One run that cannot be moved must not keep the others from being taken over (FAULTS R12).
+            # One run that cannot be moved must not keep the others from being taken over.
             log.exception("take_over.failed", run=str(run_id))
     return moved
 

@@ -4,7 +4,6 @@ A host's name proves nothing: two containers may share it. The kernel's boot id 
 start time tells a process from a later one with the same number. Linux only; elsewhere nothing is known.
 """
 
-import os
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -14,7 +13,7 @@ def here() -> str:
     """This boot of this machine and its PID namespace; '' where that cannot be told."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink(_PROC / 'self/ns/pid')}"
+        return f"{boot}/{(_PROC / 'self/ns/pid').readlink()}"
     except OSError:
         return ""
 

@@ -141,7 +141,7 @@ def test_models_dataclasses_enums_and_tuples_are_recorded_by_what_they_hold():
     assert [type(x) for x in encode([Level.HIGH, Word("w"), Many(0.5)])] == [int, str, float]
 
 
-# --- data that looks like a tag (FAULTS X14) -----------------------------------------------------------------------------
+# --- data that looks like a tag ------------------------------------------------------------------------------------------
 
 LOOK_ALIKES: list[Any] = [
     {TAG: "decimal", "v": "1"},
