@@ -17,7 +17,7 @@ PEOPLE = (
     ("olivia", ("operators",), "operator: approves what agents want to do"),
     ("omar", ("operators",), "operator: a second pair of eyes"),
     ("sam", ("support",), "support: finds out what went wrong; retries, cancels, forces"),
-    ("ada", ("admins", "operators"), "admin: changes limits and pauses workflows"),
+    ("ada", ("admins", "operators"), "admin: changes limits and pauses workflows; decides as well"),
 )
 
 

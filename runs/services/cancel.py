@@ -6,7 +6,8 @@ from runs import lifecycle
 from runs.clock import now
 from runs.errors import StateMismatch
 from runs.lifecycle import Actor
-from runs.models import Run
+from runs.models import Operation, Run
+from runs.models.operation import Kind, OpStatus
 from runs.services.verb import (
     Consequence,
     Done,
@@ -69,4 +70,15 @@ def _sentence(run: Run) -> str:
         if run.status == Status.ATTENTION:
             return "The run is cancelled once somebody has answered whether the effect in doubt happened."
         return "The effect whose outcome is unknown is settled first, then the run is cancelled."
-    return ("The run stops now." if undo else "The run is cancelled at once.") + undo
+    return ("The run stops now." if undo else "The run is cancelled at once.") + undo + _closed(run)
+
+
+def _closed(run: Run) -> str:
+    """What becomes of what the run waits for."""
+    waiting = Operation.objects.filter(run_id=run.pk, status=OpStatus.OPEN)
+    asked = waiting.filter(kind=Kind.APPROVAL).count()
+    if asked:
+        return (
+            " The open approval becomes void." if asked == 1 else f" The {asked} open approvals become void."
+        )
+    return " What it waits for is no longer waited for." if waiting.exists() else ""
