@@ -55,6 +55,10 @@ PAUSE_S = 0.25
 LONGEST_PAUSE_S = 3.0
 # Workers for runs that execute alone leave when no such run has been due for this long (seconds).
 LONE_IDLE_S = 5.0
+# Processes for lone runs at one time, where there are no more usual ones: each holds about four connections.
+LONE_MOST = 8
+# A worker that has started so long ago would have taken a lone run if one was due (seconds).
+LONE_START_S = 2.0
 # A reap that failed is repeated after this (seconds).
 REAP_RETRY_S = 1.0
 # Beyond the grace time: until workers that did not leave are killed, and until what must then be recorded is
@@ -273,8 +277,19 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
             if time.monotonic() < self._spawn_not_before:
                 break
             self.spawn_worker()
-        while len(self._lone_workers()) < self._lone_wanted:
+        for _ in range(self._lone_missing()):
             self.spawn_worker(alone=True)
+
+    def _lone_missing(self) -> int:
+        """How many more processes the due lone runs need: what is still due, no idle one has taken.
+
+        Those that have just started are about to. More than one at a time, since all runs of a worker share its death, and none
+        of them should wait for the end of a long step of another.
+        """
+        alone = self._lone_workers()
+        starting = sum(worker.age_s() < LONE_START_S for worker in alone)
+        room = max(self.pool_size, min(self._options.slots, LONE_MOST)) - len(alone)
+        return max(0, min(self._lone_wanted - starting, room))
 
     def _release_lone_workers(self) -> None:
         """Have them leave when nothing is due for them; what they execute they finish."""
@@ -355,7 +370,7 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
     def _count_lone_due(self) -> None:
         """Idle workers take lone runs as well: only those still due a tick later need processes of their own."""
         before, self._lone_due = self._lone_due, self._leases.lone_due(self._options.queues)
-        self._lone_wanted = min(before, self._lone_due, self.pool_size)
+        self._lone_wanted = min(before, self._lone_due)
         if self._lone_due:
             self._lone_needed_at = time.monotonic()
 

@@ -308,11 +308,11 @@ def _close_held(
 
 
 def lone_due(queues: Sequence[str]) -> int:
-    """How many due runs wait for a process of their own (at most 10 are counted)."""
+    """How many due runs wait for a process of their own (at most 100 are counted)."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM (SELECT 1 FROM runs_run WHERE queue = ANY(%s) AND crashes > 0"
-            " AND sort_at <= agentops_now() AND wake_at <= agentops_now() LIMIT 10) AS due",
+            " AND sort_at <= agentops_now() AND wake_at <= agentops_now() LIMIT 100) AS due",
             [list(queues)],
         )
         count: int = cursor.fetchone()[0]

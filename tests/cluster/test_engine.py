@@ -199,6 +199,23 @@ def test_a_step_that_kills_its_process_ends_as_crashed_and_its_neighbours_comple
     assert outcomes(deadly) == ["crashed"] * 4
 
 
+def test_runs_that_shared_a_death_go_on_at_once_and_do_not_wait_for_each_other(
+    worker: StartWorker, tmp_path: Path
+) -> None:
+    """Four steps that last as long as the test wants, and a deadly one, all in one process."""
+    child = worker("--slots", "5", processes=1)
+    gate = tmp_path / "gate"
+    neighbours = [begin("cluster_gated", gate) for _ in range(4)]
+    wait_begun(child, gate, times=4)
+    deadly = begin("cluster_deadly", tmp_path / "deadly")
+    wait_begun(child, gate, times=8, within=20)
+    wait_status(deadly, "failed", child, within=40)
+    assert outcomes(deadly) == ["crashed"] * 4
+    gate.touch()
+    for neighbour in neighbours:
+        assert outcomes(wait_status(neighbour, "completed", child, within=30)) == ["crashed", "succeeded"]
+
+
 def test_runs_go_on_after_a_restart_of_the_database(
     worker: StartWorker, postgres_server: ThrowAwayServer, tmp_path: Path
 ) -> None:

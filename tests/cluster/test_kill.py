@@ -161,7 +161,7 @@ def test_runs_that_execute_alone_get_processes_of_their_own_as_long_as_there_are
     usual = cluster.workers()
     (cluster.folder / "lone-due").write_text("9")
     lone = wait_until(lambda: [line for line in cluster.books("started") if line["alone"] == "True"], "start")
-    wait_until(lambda: len(cluster.workers()) == 4, "not more than the usual number of workers beside them")
+    wait_until(lambda: len(cluster.workers()) == 4, "not more than a worker has slots beside them")
     task = enqueue("double", 1)
     assert saved(task).result == 2
     assert not {line["worker"] for line in cluster.lines("processing")} & {line["worker_id"] for line in lone}
