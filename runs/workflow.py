@@ -95,20 +95,20 @@ class Tool:
 
     fn: Callable[..., Any]
     name: str
-    effect: bool
-    verify: Callable[..., Any] | None
-    idempotent: timedelta | None
-    approval: str | None
-    compensate: "Tool | None"
-    in_doubt: Literal["", "ask"]
-    timeout: Seconds
-    retry: Retry
-    settle: timedelta
-    cached_errors: bool
-    from_reference: Callable[[str], Any] | None
-    summary: Callable[..., str] | None
-    file: str
-    line: int
+    effect: bool = False
+    verify: Callable[..., Any] | None = None
+    idempotent: timedelta | None = None
+    approval: str | None = None
+    compensate: "Tool | None" = None
+    in_doubt: Literal["", "ask"] = ""
+    timeout: Seconds = 30.0
+    retry: Retry = Retry()
+    settle: timedelta = timedelta(seconds=60)
+    cached_errors: bool = False
+    from_reference: Callable[[str], Any] | None = None
+    summary: Callable[..., str] | None = None
+    file: str = ""
+    line: int = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function: in a test, or from another tool. Nothing is recorded."""

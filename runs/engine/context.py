@@ -38,7 +38,7 @@ from runs.errors import (
 )
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
-from runs.workflow import Retry, Step, Tool
+from runs.workflow import Step, Tool
 
 #: The engine's control flow, which user code must let through; where several meet, the first of these counts.
 CONTROL = (LeaseLost, ContextClosed, Diverged, Cancelled, Suspend)
@@ -222,24 +222,7 @@ class Visit:
         }
         encoded = codec.encode(request, path="model request")
         effects.check_size(encoded, "model request")
-        asked = Tool(
-            fn=provider.complete,
-            name=provider.name,
-            effect=False,
-            verify=None,
-            idempotent=None,
-            approval=None,
-            compensate=None,
-            in_doubt="",
-            timeout=timeout,
-            retry=Retry(),
-            settle=timedelta(),
-            cached_errors=False,
-            from_reference=None,
-            summary=None,
-            file="",
-            line=0,
-        )
+        asked = Tool(fn=provider.complete, name=provider.name, timeout=timeout)
         position, ordinal = self.begin(label)
         try:
             answer = yield from effects.query(
@@ -364,24 +347,8 @@ def _unregistered(label: str, fn: Callable[..., Any]) -> Tool:
     async def call_async(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         return await fn(*arguments, **keywords)
 
-    return Tool(
-        fn=call_async if inspect.iscoroutinefunction(fn) else call,
-        name=label,
-        effect=True,
-        verify=None,
-        idempotent=None,
-        approval=None,
-        compensate=None,
-        in_doubt="ask",
-        timeout=30.0,
-        retry=Retry(),
-        settle=timedelta(seconds=60),
-        cached_errors=False,
-        from_reference=None,
-        summary=None,
-        file="",
-        line=0,
-    )
+    chosen = call_async if inspect.iscoroutinefunction(fn) else call
+    return Tool(fn=chosen, name=label, effect=True, in_doubt="ask")
 
 
 class Messages:

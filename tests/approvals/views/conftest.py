@@ -1,26 +1,15 @@
 """People in front of a browser."""
 
-from collections.abc import Callable
 from typing import cast
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from runs.lifecycle import Actor
 from tests import factories
+from tests.people import SignIn, sign_in
 
-type SignIn = Callable[[Actor], Client]
-
-
-@pytest.fixture
-def sign_in(db: None) -> SignIn:
-    def signed_in(actor: Actor) -> Client:
-        client = Client()
-        client.force_login(cast(User, actor.user))
-        return client
-
-    return signed_in
+__all__ = ["SignIn", "sign_in"]
 
 
 @pytest.fixture
