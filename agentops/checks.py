@@ -1,5 +1,6 @@
 """System checks of the installation: each names one thing that is missing or unsafe, and says what to do."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,6 +82,41 @@ def webhooks_are_signed(app_configs: Sequence[AppConfig] | None = None, **kwargs
             "The webhook secret is missing, so that no signal from outside is accepted.",
             hint="Set AGENTOPS_WEBHOOK_SECRET, or AGENTOPS_WEBHOOK_SECRET_FILE, to the secret shared with the senders.",
             id="agentops.W002",
+        )
+    ]
+
+
+@register(Tags.security)
+def webhook_secret_is_one(
+    app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """E006: with a secret that is not base64 every webhook would fail; a short one can be guessed (24 bytes: the standard's)."""
+    secret = settings.AGENTOPS_WEBHOOK_SECRET.removeprefix("whsec_")
+    try:
+        known = not secret or len(base64.b64decode(secret + "==")) >= 24
+    except ValueError:
+        known = False
+    if known:
+        return []
+    return [
+        Error(
+            "The webhook secret is not the base64 text of 24 bytes or more.",
+            hint="Make one as docs/deployment.md shows, and give it to the senders.",
+            id="agentops.E006",
+        )
+    ]
+
+
+@register(Tags.security)
+def proxies_are_counted(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W004: behind a proxy all visitors have its address, so that one guesser stops sign-in in new browsers for all."""
+    if settings.AGENTOPS_PROXIES or settings.SECURE_PROXY_SSL_HEADER is None:
+        return []
+    return [
+        Warning(
+            "A proxy is trusted, but the addresses of its clients are not known.",
+            hint="Set AGENTOPS_PROXIES to the number of proxies that append to X-Forwarded-For.",
+            id="agentops.W004",
         )
     ]
 

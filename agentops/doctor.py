@@ -40,6 +40,22 @@ def assumed_role(at: Snapshot) -> Iterator[Finding]:
 
 
 @installation
+def pooler(at: Snapshot) -> Iterator[Finding]:
+    """A pooler is in front of the database, and statements are prepared as if there were none."""
+    # What a pooler tells its client is not the number of the server's process.
+    server_pid = at.rows("SELECT pg_backend_pid()")[0][0]
+    raw = connection.connection
+    if raw is None or server_pid == raw.info.backend_pid or not settings.AGENTOPS_PREPARED_STATEMENTS:
+        return iter(())
+    return at.collect(
+        WARNING,
+        ["prepared statements through a pooler"],
+        "Set AGENTOPS_PREPARED_STATEMENTS=0 behind PgBouncer in transaction mode, unless it is 1.22 or newer and its"
+        " max_prepared_statements is set.",
+    )
+
+
+@installation
 def migrations(at: Snapshot) -> Iterator[Finding]:
     """The database is older than the code."""
     executor = MigrationExecutor(connection)

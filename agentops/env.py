@@ -4,6 +4,7 @@ Each reader takes the variable's name and names it in its error, so that a bad v
 An empty variable counts as unset.
 """
 
+import importlib.util
 import math
 import os
 from collections.abc import Mapping
@@ -60,6 +61,19 @@ def integer(
     return number
 
 
+def integers(name: str, *, minimum: int, environ: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return "key=number" items separated by commas; raises WrongSetting for anything else, or a smaller number."""
+    found: dict[str, int] = {}
+    for item in items(name, environ=environ):
+        key, _, digits = (part.strip() for part in item.partition("="))
+        if not key or not digits.isdecimal() or len(digits) > 18 or int(digits) < minimum:
+            raise WrongSetting(
+                f"{name} holds {item!r}: write key=number, with a number of at least {minimum}."
+            )
+        found[key] = int(digits)
+    return found
+
+
 def number(
     name: str, default: float, *, minimum: float | None = None, environ: Mapping[str, str] | None = None
 ) -> float:
@@ -84,6 +98,30 @@ def items(name: str, default: tuple[str, ...] = (), *, environ: Mapping[str, str
     if not entries:
         return list(default)
     return [entry for part in entries.split(",") if (entry := part.strip())]
+
+
+def apps(name: str, *, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return a list of apps as in INSTALLED_APPS; raises WrongSetting for one that Python does not find."""
+    found = items(name, environ=environ)
+    for app in found:
+        if not _is_module(app):
+            raise WrongSetting(
+                f"{name} names {app}, which Python does not find: correct it, or set PYTHONPATH."
+            )
+    return found
+
+
+def _is_module(dotted: str) -> bool:
+    """Whether there is such a module or package, or a class in one, by its name; what contains it is imported."""
+    try:
+        if importlib.util.find_spec(dotted) is not None:
+            return True
+    except ModuleNotFoundError as error:
+        # Not one that an existing package fails to import.
+        if error.name is None or not f"{dotted}.".startswith(f"{error.name}."):
+            raise
+    package, _, name = dotted.rpartition(".")
+    return name[:1].isupper() and bool(package) and _is_module(package)
 
 
 def secret(name: str, default: str = "", *, environ: Mapping[str, str] | None = None) -> str:

@@ -1,5 +1,8 @@
 """Logging: structlog renders the lines of this project and of all libraries alike, to standard error."""
 
+import json
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
@@ -14,6 +17,44 @@ def _add_process_fields(logger: Any, method_name: str, event_dict: EventDict) ->
     return {**process_fields, **event_dict}
 
 
+#: Ends of names whose values no line shows. Not "tokens": those of models are counted.
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(password|passwd|passphrase|secret|token|api_?key|authorization|cookie|credentials?|dsn)$",
+    re.IGNORECASE,
+)
+HIDDEN = "[hidden]"
+#: A shorter secret is looked for by its name alone: it might be a word that lines use anyway.
+SHORTEST = 10
+
+
+def _hide_by_name(logger: Any, method_name: str, event_dict: EventDict) -> EventDict:
+    return {name: _hidden_in(name, value) for name, value in event_dict.items()}
+
+
+def _hidden_in(name: Any, value: Any) -> Any:
+    if isinstance(name, str) and _SECRET_NAME.search(name):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {key: _hidden_in(key, item) for key, item in value.items()}
+    return value
+
+
+class _HideValues:
+    """Takes this installation's own secrets out of a rendered line, its traceback included, wherever they came from."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {secret for secret in secrets if len(secret) >= SHORTEST}
+        # A JSON renderer has escaped some characters.
+        spelled = known | {json.dumps(secret)[1:-1] for secret in known}
+        longest_first = sorted(spelled, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
+
+    def __call__(self, logger: Any, method_name: str, rendered: Any) -> Any:
+        if self.pattern is None or not isinstance(rendered, str):
+            return rendered
+        return self.pattern.sub(HIDDEN, rendered)
+
+
 def _shared_processors() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
@@ -22,13 +63,14 @@ def _shared_processors() -> list[Processor]:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
+        _hide_by_name,
     ]
 
 
-def configuration(*, level: str, as_json: bool) -> dict[str, Any]:
+def configuration(*, level: str, as_json: bool, secrets: Iterable[str] = ()) -> dict[str, Any]:
     """Configure structlog and return the `LOGGING` dictionary that belongs to it.
 
-    `as_json` gives one JSON object a line, for machines; otherwise lines for people.
+    `as_json` gives one JSON object a line, for machines; otherwise lines for people. No line shows any of `secrets`.
     """
     shared = _shared_processors()
     structlog.configure(
@@ -54,7 +96,11 @@ def configuration(*, level: str, as_json: bool) -> dict[str, Any]:
             "structlog": {
                 "()": structlog.stdlib.ProcessorFormatter,
                 "foreign_pre_chain": [structlog.stdlib.ExtraAdder(), *shared],
-                "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+                "processors": [
+                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                    *renderers,
+                    _HideValues(secrets),
+                ],
             },
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structlog"}},

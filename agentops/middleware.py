@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -32,7 +33,7 @@ PERMISSIONS_POLICY = ", ".join(
 
 
 class PageHeaders:
-    """Keep pages out of caches, other origins out of pages, and device features off."""
+    """Keep pages out of caches, other origins out of pages, and device features off; the outermost of all."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
@@ -41,10 +42,15 @@ class PageHeaders:
         response = self.get_response(request)
         response.headers.setdefault("Permissions-Policy", PERMISSIONS_POLICY)
         response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
-        # Static files are answered before this middleware. What is left shows somebody's data.
-        response.headers.setdefault("Cache-Control", "no-store")
-        # The same address answers a page or a fragment.
-        patch_vary_headers(response, ("HX-Request", "Cookie"))
+        # Django's own middleware sets these, except where it refuses the request itself: an unknown host name.
+        response.headers.setdefault("Cross-Origin-Opener-Policy", settings.SECURE_CROSS_ORIGIN_OPENER_POLICY)
+        response.headers.setdefault("Referrer-Policy", settings.SECURE_REFERRER_POLICY)
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
+        if not (request.path.startswith(settings.STATIC_URL) and response.status_code in (200, 206, 304)):
+            # What is no static file shows somebody's data.
+            response.headers.setdefault("Cache-Control", "no-store")
+            # The same address answers a page or a fragment.
+            patch_vary_headers(response, ("HX-Request", "Cookie"))
         return response
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from django.utils.csp import CSP
+from psycopg import IsolationLevel
 
 from agentops import embedded, env, logs
 from agentops.secret_key import development_key
@@ -47,11 +48,22 @@ AGENTOPS_POLL_SECONDS = env.number("AGENTOPS_POLL_SECONDS", 0.5, minimum=0.01)
 AGENTOPS_PREPARED_STATEMENTS = env.flag("AGENTOPS_PREPARED_STATEMENTS", True)
 # Bytes of JSON that one recorded value may have.
 AGENTOPS_PAYLOAD_LIMIT = env.integer("AGENTOPS_PAYLOAD_LIMIT", 5_000_000, minimum=1)
+# Child runs: how many one operation may start, and how many may stand below one another.
+AGENTOPS_CHILDREN = env.integer("AGENTOPS_CHILDREN", 50_000, minimum=1)
+AGENTOPS_CHILD_DEPTH = env.integer("AGENTOPS_CHILD_DEPTH", 10, minimum=1)
+# Days after which finished runs are deleted with all that is theirs, where their workflow says nothing else; 0: never.
+AGENTOPS_RETENTION_DAYS = env.integer("AGENTOPS_RETENTION_DAYS", 90, minimum=0)
+# Other limits for kinds of payloads (runs.sizes.KINDS), such as "state=2000000,message=100000".
+AGENTOPS_PAYLOAD_LIMITS = {"log": 100_000} | env.integers("AGENTOPS_PAYLOAD_LIMITS", minimum=1)
+# Payloads from so many bytes on are stored apart from their row, once by content.
+AGENTOPS_SPILL_BYTES = env.integer("AGENTOPS_SPILL_BYTES", 32_768, minimum=1024)
+# States from so many bytes on are recorded as what changed in them.
+AGENTOPS_PATCH_BYTES = env.integer("AGENTOPS_PATCH_BYTES", 4096, minimum=256)
 
 # --- apps --------------------------------------------------------------------------------------------------------
 
 # Apps of the team's own: their workflows.py is found like that of every installed app.
-AGENTOPS_APPS = env.items("AGENTOPS_APPS")
+AGENTOPS_APPS = env.apps("AGENTOPS_APPS")
 
 INSTALLED_APPS = [
     "agentops",
@@ -69,18 +81,19 @@ INSTALLED_APPS = [
     "django_htmx",
 ]
 
+# The first three see every answer, also a refusal by those below them, such as that of an unknown host name.
 MIDDLEWARE = [
-    "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "agentops.middleware.PageHeaders",
     "django.middleware.csp.ContentSecurityPolicyMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "agentops.middleware.SignInRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "agentops.middleware.Refusals",
 ]
@@ -121,7 +134,15 @@ def _default_database() -> dict[str, Any]:
     )
     if AGENTOPS_DB_ROLE:
         config["OPTIONS"]["assume_role"] = AGENTOPS_DB_ROLE
-    return {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True, **config}
+    # What the verbs read after a lock was awaited must be what is there then, whatever the database's default is.
+    config["OPTIONS"]["isolation_level"] = IsolationLevel.READ_COMMITTED
+    return {
+        "CONN_MAX_AGE": 600,
+        "CONN_HEALTH_CHECKS": True,
+        # Such a cursor lives in a session, which a pooler in transaction mode does not keep.
+        "DISABLE_SERVER_SIDE_CURSORS": not AGENTOPS_PREPARED_STATEMENTS,
+        **config,
+    }
 
 
 DATABASES = {"default": _default_database()}
@@ -192,10 +213,24 @@ SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 # Only behind a proxy that sets this header itself on every request: otherwise a client could claim to use HTTPS.
 if env.flag("AGENTOPS_TRUST_PROXY"):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+# Proxies in front that each append the address of their caller to X-Forwarded-For; 0: the caller's address counts.
+AGENTOPS_PROXIES = env.integer("AGENTOPS_PROXIES", 0, minimum=0)
+
+# Seconds from sign-in to the next one. Pages that poll do not prolong it: a forgotten tab would stay signed in for ever.
+SESSION_COOKIE_AGE = env.integer("AGENTOPS_SESSION_SECONDS", 12 * 3600, minimum=60)
+if not AGENTOPS_DEBUG:
+    # Browsers take such a cookie over HTTPS from this host alone: a neighbour in the domain cannot plant a session.
+    SESSION_COOKIE_NAME = "__Host-session"
+    CSRF_COOKIE_NAME = "__Host-csrf"
+AGENTOPS_KNOWN_COOKIE = "known" if AGENTOPS_DEBUG else "__Host-known"
+
+FILE_UPLOAD_HANDLERS = ["agentops.uploads.NoFiles"]
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "login"
+
+DEFAULT_EXCEPTION_REPORTER_FILTER = "agentops.debug_pages.Filter"
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -229,6 +264,7 @@ USE_TZ = True
 AGENTOPS_SMTP_HOST = env.text("AGENTOPS_SMTP_HOST", "127.0.0.1")
 # In debug mode, the sandbox's port.
 AGENTOPS_SMTP_PORT = env.integer("AGENTOPS_SMTP_PORT", 8026 if AGENTOPS_DEBUG else 25, minimum=1)
+AGENTOPS_SMTP_PASSWORD = env.secret("AGENTOPS_SMTP_PASSWORD")
 MAILERS = {
     "default": {
         "BACKEND": "django.core.mail.backends.smtp.EmailBackend",
@@ -236,7 +272,7 @@ MAILERS = {
             "host": AGENTOPS_SMTP_HOST,
             "port": AGENTOPS_SMTP_PORT,
             "username": env.text("AGENTOPS_SMTP_USER"),
-            "password": env.secret("AGENTOPS_SMTP_PASSWORD"),
+            "password": AGENTOPS_SMTP_PASSWORD,
             "use_tls": env.flag("AGENTOPS_SMTP_TLS"),
             "timeout": 10,
         },
@@ -247,4 +283,16 @@ DEFAULT_FROM_EMAIL = env.text("AGENTOPS_MAIL_FROM", "agentops@localhost")
 AGENTOPS_LOG_LEVEL = env.text("AGENTOPS_LOG_LEVEL", "INFO").upper()
 # JSON for machines, or lines for people: the default of machines is JSON.
 AGENTOPS_LOG_JSON = env.flag("AGENTOPS_LOG_JSON", not AGENTOPS_DEBUG)
-LOGGING = logs.configuration(level=AGENTOPS_LOG_LEVEL, as_json=AGENTOPS_LOG_JSON)
+LOGGING = logs.configuration(
+    level=AGENTOPS_LOG_LEVEL,
+    as_json=AGENTOPS_LOG_JSON,
+    secrets=[
+        SECRET_KEY,
+        *SECRET_KEY_FALLBACKS,
+        AGENTOPS_WEBHOOK_SECRET,
+        AGENTOPS_MODEL_API_KEY,
+        AGENTOPS_DATABASE_URL,
+        DATABASES["default"].get("PASSWORD", ""),
+        AGENTOPS_SMTP_PASSWORD,
+    ],
+)

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import redirect_to_login
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
 from django.template.loader import render_to_string
@@ -90,7 +90,13 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _error(request, 404, "Not found", sentence)
 
 
-TITLES = {400: "Not acceptable", 403: "Not allowed", 404: "Not found", 409: "This had changed"}
+TITLES = {
+    400: "Not acceptable",
+    403: "Not allowed",
+    404: "Not found",
+    409: "This had changed",
+    503: "Not now",
+}
 
 
 def refused(request: HttpRequest, error: VerbError, *, back: str = "") -> HttpResponse:
@@ -103,6 +109,10 @@ def refused(request: HttpRequest, error: VerbError, *, back: str = "") -> HttpRe
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """What nobody expected: 500, or 503 where the database does not answer, which passes. Called while it is handled."""
+    error = sys.exception()
+    # read_only_sql_transaction: a standby before its promotion, or a server that is being moved.
+    read_only = isinstance(error, InternalError) and getattr(error.__cause__, "sqlstate", None) == "25006"
+    away = isinstance(error, (OperationalError, InterfaceError))
     # Neither database nor session may be trusted here: no request context.
-    away = isinstance(sys.exception(), (OperationalError, InterfaceError))
-    return HttpResponse(render_to_string("500.html", {"away": away}), status=503 if away else 500)
+    page = render_to_string("500.html", {"away": away, "read_only": read_only})
+    return HttpResponse(page, status=503 if away or read_only else 500)

@@ -21,6 +21,8 @@ from runs.errors import Invalid
 from runs.services.payloads import parse_json, recordable
 
 REASON_LENGTH = 2_000
+#: Of a number that somebody types.
+DIGITS = 4_300
 
 
 class VerdictForm(forms.Form):
@@ -122,7 +124,7 @@ def mistakes(approval: Approval, arguments: Any) -> list[tuple[str | None, str]]
             return [_mistake([*one["loc"]], one["msg"]) for one in found]
         return []
     try:
-        plain = codec.plain(recordable(arguments, "the payload"))
+        plain = codec.plain(recordable(arguments, "the payload", "arguments"))
     except Invalid as error:
         return [(None, str(error))]
     wrong = jsonschema.Draft202012Validator(approval.schema).iter_errors(plain)
@@ -144,6 +146,15 @@ class _Text(forms.CharField):
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return self.to_python(data) != self.to_python(initial)
+
+
+class _Number(forms.DecimalField):
+    def to_python(self, value: Any) -> Any:
+        number = super().to_python(value)
+        # 1e99999999 is short to type, and hours of work as an integer.
+        if isinstance(number, Decimal) and number.is_finite() and abs(number.adjusted()) > DIGITS:
+            raise forms.ValidationError(f"At most {DIGITS:,} digits.")
+        return number
 
 
 class _Json(_Text):
@@ -176,7 +187,7 @@ def _form_field(field: Field) -> forms.Field:
         case Kind.INTEGER:
             return forms.IntegerField(widget=forms.TextInput({"inputmode": "numeric"}), **common)
         case Kind.NUMBER | Kind.DECIMAL:
-            return forms.DecimalField(widget=forms.TextInput({"inputmode": "decimal"}), **common)
+            return _Number(widget=forms.TextInput({"inputmode": "decimal"}), **common)
         case Kind.JSON:
             return _Json(strip=False, widget=forms.Textarea({"rows": 6, "spellcheck": "false"}), **common)
     widget = forms.Textarea({"rows": 4}) if field.many_lines else forms.TextInput()

@@ -6,6 +6,7 @@ from typing import Any
 
 import jsonschema
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from django.utils.crypto import constant_time_compare
 from pydantic import ValidationError
 
 from approvals import waits
@@ -16,7 +17,7 @@ from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus
 from runs.services.payloads import problems, recordable
-from runs.services.verb import Consequence, Done, lock, permit, verb
+from runs.services.verb import Consequence, Done, permit, verb
 from runs.states import Status
 from runs.workflow import Tool
 
@@ -40,11 +41,14 @@ def decide(
     verdict = _known(verdict)
     run, operation, approval = _locked(approval_id)
     check_may_decide(actor, approval)
-    earlier = Vote.objects.filter(approval=approval, version=version, voter_id=actor.id).first()
+    votes = list(Vote.objects.filter(approval=approval, version=approval.version).order_by("at", "id"))
+    # A vote on an earlier version says nothing about this one.
+    mine = (vote for vote in votes if vote.voter_id == actor.id and vote.version == version)
+    earlier = next(mine, None)
     if earlier is not None and _stands(earlier, approval, verdict):
         return Done(run, f"You had already {_past(verdict)} this.", changed=False)
     _check_open(actor, approval)
-    if version != approval.version or digest != approval.digest:
+    if version != approval.version or not constant_time_compare(digest, approval.digest):
         raise Stale(
             "this request has changed since the page was loaded: read the new version and decide on that"
         )
@@ -52,8 +56,8 @@ def decide(
         raise StateMismatch(f"you had already {_past(earlier.verdict)} this version")
     if verdict == Verdict.REJECT and not reason.strip():
         raise Invalid("say why you reject it: the agent and whoever asked for it will read this")
-    _vote(actor, run, approval, verdict, reason)
-    return _count(actor, run, operation, approval, verdict, reason)
+    votes.append(_vote(actor, run, approval, verdict, reason))
+    return _count(actor, run, operation, approval, votes, reason)
 
 
 def _known(verdict: str) -> Vote.Verdict:
@@ -79,12 +83,13 @@ def _past(verdict: str) -> str:
 
 def _locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
     """Run, approval and operation under their locks, in the order that all others take them."""
-    run_id = Approval.objects.filter(pk=approval_id).values_list("run_id", flat=True).first()
-    if run_id is None:
-        raise NotFound(f"there is no approval {approval_id}")
-    run = lock(run_id)
-    approval = Approval.objects.select_for_update().get(pk=approval_id)
-    return run, Operation.objects.select_for_update().get(pk=approval.operation_id), approval
+    try:
+        run = lifecycle.lock_run(Approval.objects.filter(pk=approval_id).values("run_id")[:1])
+    except Run.DoesNotExist:
+        raise NotFound(f"there is no approval {approval_id}") from None
+    both = Approval.objects.select_related("operation").select_for_update(of=("self", "operation"))
+    approval = both.get(pk=approval_id)
+    return run, approval.operation, approval
 
 
 def check_may_decide(actor: Actor, approval: Approval) -> None:
@@ -118,10 +123,10 @@ def _check_open(actor: Actor, approval: Approval) -> None:
     raise StateMismatch(f"already {approval.state} by {by}")
 
 
-def _vote(actor: Actor, run: Run, approval: Approval, verdict: Vote.Verdict, reason: str) -> None:
+def _vote(actor: Actor, run: Run, approval: Approval, verdict: Vote.Verdict, reason: str) -> Vote:
     voter = actor.user
     assert voter is not None, "a person: check_may_decide"
-    Vote.objects.create(
+    return Vote.objects.create(
         approval=approval,
         version=approval.version,
         digest=approval.digest,
@@ -130,47 +135,28 @@ def _vote(actor: Actor, run: Run, approval: Approval, verdict: Vote.Verdict, rea
         voter_name=actor.name,
         reason=reason,
     )
-    lifecycle.append_event(
-        run,
-        "vote",
-        actor,
-        reason,
-        approval=str(approval.pk),
-        version=approval.version,
-        digest=approval.digest,
-        verdict=str(verdict),
-    )
 
 
 def _count(
-    actor: Actor, run: Run, operation: Operation, approval: Approval, verdict: Vote.Verdict, reason: str
+    actor: Actor, run: Run, operation: Operation, approval: Approval, votes: list[Vote], reason: str
 ) -> Done:
-    """Decide if this vote was the last that was needed, and wake the run."""
-    needed = approval.requirement["votes"]
-    for_it = waits.approvals_so_far(approval)
+    """Decide if the last of these votes on this version was the last that was needed, and wake the run."""
+    verdict, needed = votes[-1].verdict, approval.requirement["votes"]
+    what = {"approval": str(approval.pk), "version": approval.version, "digest": approval.digest}
+    voted = ("vote", {**what, "verdict": str(verdict)})
+    voters = [vote for vote in votes if vote.verdict == Verdict.APPROVE]
+    for_it = sum(vote.digest == approval.digest for vote in voters)
     if verdict == Verdict.APPROVE and for_it < needed:
+        lifecycle.append_events(run, actor, reason, voted)
         return Done(run, f"Your vote counts; {needed - for_it} more needed.")
     state = State.APPROVED if verdict == Verdict.APPROVE else State.REJECTED
-    by = actor.name if verdict == Verdict.REJECT else ", ".join(_voters(approval))
+    by = actor.name if verdict == Verdict.REJECT else ", ".join(vote.voter_name for vote in voters)
     waits.decide(run, operation, approval, state, by, reason)
-    lifecycle.append_event(
-        run,
-        "approval_decided",
-        actor,
-        reason,
-        approval=str(approval.pk),
-        verdict=str(state),
-        version=approval.version,
-        digest=approval.digest,
-    )
+    decided = ("approval_decided", {**what, "verdict": str(state)})
+    lifecycle.append_events(run, actor, reason, voted, decided)
     if run.status == Status.WAITING:
         lifecycle.set_due(run)
     return Done(run, f"{approval.title}: {state.label.lower()}.")
-
-
-def _voters(approval: Approval) -> list[str]:
-    votes = Vote.objects.filter(approval=approval, version=approval.version, verdict=Verdict.APPROVE)
-    return list(votes.order_by("at", "id").values_list("voter_name", flat=True))
 
 
 def preview_decide(approval: Approval) -> Consequence:
@@ -248,10 +234,10 @@ def validated(approval: Approval, arguments: Any) -> Any:
     tool = tool_of(approval)
     if tool is not None:
         try:
-            return recordable(tool.arguments.model_validate(arguments), "the payload")
+            return recordable(tool.arguments.model_validate(arguments), "the payload", "arguments")
         except ValidationError as error:
             raise Invalid(problems(error, "the payload")) from None
-    encoded = recordable(arguments, "the payload")
+    encoded = recordable(arguments, "the payload", "arguments")
     validator = jsonschema.Draft202012Validator(approval.schema)
     mistakes = sorted(validator.iter_errors(codec.plain(encoded)), key=lambda mistake: mistake.json_path)
     if mistakes:

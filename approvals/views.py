@@ -132,7 +132,8 @@ def approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
 def poll_approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """The decision alone, for polling; `seen` is what the page was loaded with."""
     version, _, state = request.GET.get("seen", "").partition(".")
-    seen = (int(version), state) if version.isascii() and version.isdigit() else None
+    number = _number(version)
+    seen = None if number is None else (number, state)
     context = _decision_context(request, _one(approval_id), clock.now(), seen=seen)
     context["ptag"] = context["decision"].tag
     return polling.fragment(request, "approvals/decision.html", context)
@@ -215,6 +216,11 @@ def _uuid(text: str) -> uuid.UUID | None:
         return None
 
 
+def _number(text: str) -> int | None:
+    """A version's number as an address holds it; None for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
 def _one(approval_id: uuid.UUID) -> Approval:
     try:
         return selectors.one(approval_id)
@@ -225,8 +231,7 @@ def _one(approval_id: uuid.UUID) -> Approval:
 def _decision_context(
     request: HttpRequest, found: Approval, now: datetime, *, seen: tuple[int, str] | None = None, **more: Any
 ) -> dict[str, Any]:
-    base = request.GET.get("base", "")
-    compared = int(base) if base.isascii() and base.isdigit() else None
+    compared = _number(request.GET.get("base", ""))
     decision = Decision(found, _user(request), now, base=compared, seen=seen)
     verdict = VerdictForm(initial={"version": found.version, "digest": found.digest})
     return {"decision": decision, "verdict": verdict, "now": now} | more

@@ -139,14 +139,14 @@ def approvals_so_far(approval: Approval) -> int:
 
 def true_arguments(approval: Approval) -> Any:
     """The encoded true arguments of the current version."""
-    version = ApprovalVersion.objects.get(approval=approval, version=approval.version)
-    return redaction.true_value(version.payload, version.payload_sealed)
+    versions = ApprovalVersion.objects.filter(approval=approval, version=approval.version)
+    return redaction.true_value(*versions.values_list("payload", "payload_sealed").get())
 
 
 def decide(run: Run, operation: Operation, approval: Approval, state: str, by: str, reason: str) -> None:
     """Close the request and record the answer on its operation. The caller holds the locks and saw both open."""
     approval.state, approval.decided_by, approval.reason = state, by, reason
-    approval.decided_at = clock.now()
+    approval.decided_at = Now()
     approval.save(update_fields=["state", "decided_by", "reason", "decided_at"])
     if state == State.EXPIRED and approval.requirement["on_expiry"] == "fail":
         waits.settle(

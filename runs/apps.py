@@ -2,7 +2,14 @@ from django.apps import AppConfig
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models.signals import post_migrate
 
-APPEND_ONLY = ("runs_attempt", "runs_event", "runs_audit_event", "approvals_vote", "approvals_version")
+APPEND_ONLY = (
+    "runs_attempt",
+    "runs_event",
+    "runs_audit_event",
+    "runs_start_key",
+    "approvals_vote",
+    "approvals_version",
+)
 
 
 def grant_to_app_role(using: str = DEFAULT_DB_ALIAS, **kwargs: object) -> None:
@@ -19,6 +26,10 @@ def grant_to_app_role(using: str = DEFAULT_DB_ALIAS, **kwargs: object) -> None:
         for table in APPEND_ONLY:
             if table in tables:
                 cursor.execute(f"REVOKE UPDATE, DELETE ON {table} FROM agentops_app")
+        # Retention: what the role may not do itself, this function does, for finished runs of a certain age.
+        cursor.execute("SELECT to_regproc('agentops_delete_runs') IS NOT NULL")
+        if cursor.fetchone()[0]:
+            cursor.execute("GRANT EXECUTE ON FUNCTION agentops_delete_runs TO agentops_app")
 
 
 class RunsConfig(AppConfig):
@@ -26,6 +37,6 @@ class RunsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from runs import checks  # noqa: F401
+        from runs import checks, children  # noqa: F401
 
         post_migrate.connect(grant_to_app_role, sender=self)

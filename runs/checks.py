@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Set
 from types import CodeType
 from typing import Any, get_type_hints
 
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
-from runs import registry
+from runs import registry, sizes
 from runs.workflow import GIVEN, TOOLS, WORKFLOWS, Goto, Step, Tool, Workflow
 
 
@@ -44,6 +45,21 @@ def check_workflows(**kwargs: Any) -> list[CheckMessage]:
             )
         found += _check_tool(tools[-1])
     return found
+
+
+@register()
+def check_payload_limits(**kwargs: Any) -> list[CheckMessage]:
+    """A limit for a kind of payload that does not exist limits nothing."""
+    unknown = sorted(set(settings.AGENTOPS_PAYLOAD_LIMITS) - set(sizes.KINDS))
+    if not unknown:
+        return []
+    return [
+        Error(
+            f"AGENTOPS_PAYLOAD_LIMITS names no kind of payload: {', '.join(unknown)}",
+            hint=f"There are {', '.join(sizes.KINDS)}.",
+            id="runs.E012",
+        )
+    ]
 
 
 def _check_workflow(workflow: Workflow) -> Iterator[CheckMessage]:

@@ -102,11 +102,16 @@ def _encode(value: Any, path: str, lenient: bool, depth: int) -> Any:
         # Not total_seconds(): as a float it loses microseconds of long spans.
         return _tag("timedelta", str(Decimal(value // timedelta(microseconds=1)).scaleb(-6)))
     if isinstance(value, Decimal):
-        if value.is_finite():
-            return _tag("decimal", str(value))
-        if not lenient:
-            raise NotRecordable(f"{path} is {value}, which JSON cannot hold")
-        return f"⟦{value}⟧"
+        if not value.is_finite():
+            if not lenient:
+                raise NotRecordable(f"{path} is {value}, which JSON cannot hold")
+            return f"⟦{value}⟧"
+        # 1e99999999 is short to write, and a hundred megabytes as soon as anything formats it.
+        if max(abs(value.adjusted()), len(value.as_tuple().digits)) > 4300:
+            if not lenient:
+                raise NotRecordable(f"{path} is a number of more than 4300 digits")
+            return "⟦a number of more than 4300 digits⟧"
+        return _tag("decimal", str(value))
     if isinstance(value, uuid.UUID):
         return _tag("uuid", str(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -17,8 +17,9 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 from django.utils.module_loading import autodiscover_modules
 
-from runs import registry, states
+from runs import blobs, codec, history, registry, states
 from runs.apps import APPEND_ONLY
+from runs.services import retention
 from runs.workflow import WORKFLOWS
 
 Severity = Literal["error", "warning"]
@@ -192,6 +193,7 @@ FUNCTIONS = (
     "agentops_event_head",
     "agentops_append_event",
     "agentops_append_only",
+    "agentops_delete_runs",
     "agentops_check_transition",
 )
 _SCHEMA_ADVICE = (
@@ -313,6 +315,24 @@ def role_rights(at: Snapshot) -> Iterator[Finding]:
     )
 
 
+@schema
+def retention_function(at: Snapshot) -> Iterator[Finding]:
+    """The function that deletes finished runs would not have the rights to, may be called by anybody, or not by workers."""
+    return at.find(
+        ERROR,
+        "SELECT 'agentops_delete_runs: ' || told FROM pg_proc p, LATERAL (VALUES"
+        " ('not SECURITY DEFINER', NOT p.prosecdef),"
+        " ('owned by another role than runs_run', p.proowner <> (SELECT relowner FROM pg_class"
+        "   WHERE oid = to_regclass('runs_run'))),"
+        " ('may be called by everybody', EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))"
+        "   WHERE grantee = 0 AND privilege_type = 'EXECUTE')),"
+        " ('may not be called by agentops_app', NOT has_function_privilege((SELECT oid FROM pg_roles"
+        "   WHERE rolname = 'agentops_app'), p.oid, 'EXECUTE'))) AS wrong (told, so)"
+        " WHERE p.proname = 'agentops_delete_runs' AND pg_function_is_visible(p.oid) AND wrong.so",
+        "Run `manage.py migrate` as the owner of the tables, which sets these rights; else see docs/schema.md.",
+    )
+
+
 # --- leases and workers --------------------------------------------------------------------------------------------------
 
 #: Beats are measured in real time, and after a restart of PostgreSQL every worker gets one lease to beat.
@@ -404,7 +424,9 @@ def unwatched_time_limit(at: Snapshot) -> Iterator[Finding]:
         ERROR,
         "SELECT 'run ' || r.id || ': ' || o.kind || ' ' || o.name FROM runs_run r JOIN runs_operation o"
         " ON o.run_id = r.id AND o.step_seq = r.step_seq AND o.status = 'open'"
-        " WHERE r.status = 'waiting' AND r.held_by = '' AND o.expires_at < coalesce(r.wake_at, 'infinity')",
+        " WHERE r.status = 'waiting' AND r.held_by = '' AND o.expires_at < coalesce(r.wake_at, 'infinity')"
+        # One that is due is looked at: a person, or something else that it waits for, woke it after the limit.
+        " AND coalesce(r.wake_at, 'infinity') > agentops_now()",
         "Force these runs on in the console: looking at the run sets its wake time anew.",
     )
 
@@ -437,6 +459,63 @@ def kept_signal(at: Snapshot) -> Iterator[Finding]:
         " WHERE r.status = 'waiting' AND r.held_by = ''"
         " AND coalesce(r.wake_at, 'infinity') > agentops_now() + make_interval(secs => %(grace)s)",
         "Force these runs on in the console: opening the wait again takes the signal.",
+    )
+
+
+@data
+def parent_not_told(at: Snapshot) -> Iterator[Finding]:
+    """Enough of the child runs that a run waits for have ended since long, and it is not due."""
+    return at.find(
+        ERROR,
+        "SELECT 'run ' || r.id || ': ' || o.children || ' child runs of ' || o.name FROM runs_operation o"
+        " JOIN runs_run r ON r.id = o.run_id JOIN LATERAL (SELECT count(*) FILTER (WHERE c.status = 'completed') AS done,"
+        "   count(*) FILTER (WHERE c.status IN ('failed', 'cancelled')) AS lost, max(c.finished_at) AS last"
+        "   FROM runs_run c WHERE c.parent_operation_id = o.id) c ON true"
+        " WHERE o.status = 'open' AND o.kind = 'child' AND r.status = 'waiting' AND r.held_by = ''"
+        " AND coalesce(r.wake_at, 'infinity') > agentops_now() + make_interval(secs => %(grace)s)"
+        " AND c.last <= agentops_now() - make_interval(secs => %(grace)s)"
+        " AND CASE WHEN o.children_wanted IS NULL THEN c.done + c.lost = o.children"
+        "   ELSE c.done >= o.children_wanted OR c.lost > o.children - o.children_wanted END",
+        "A sweep of each worker finds these within seconds: start one with `manage.py worker`, or look in its log for"
+        " family.not_moved.",
+    )
+
+
+@data
+def orphan(at: Snapshot) -> Iterator[Finding]:
+    """A child run is under way, and the run that started it is gone, or never waited for it."""
+    return at.find(
+        ERROR,
+        "SELECT 'run ' || c.id || ' of ' || coalesce(c.parent_id::text, 'nobody') FROM runs_run c"
+        " WHERE c.parent_operation_id IS NOT NULL AND c.finished_at IS NULL"
+        " AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.id = c.parent_operation_id AND o.run_id = c.parent_id)",
+        "Runs with child runs under way are not deleted: compare with a backup, or cancel these.",
+    )
+
+
+@data
+def missing_children(at: Snapshot) -> Iterator[Finding]:
+    """A run waits for child runs that are not there."""
+    return at.find(
+        ERROR,
+        "SELECT 'run ' || o.run_id || ': ' || (SELECT count(*) FROM runs_run c WHERE c.parent_operation_id = o.id) || ' of '"
+        "   || o.children || ' child runs of ' || o.name FROM runs_operation o WHERE o.status = 'open' AND o.kind = 'child'"
+        " AND o.children <> (SELECT count(*) FROM runs_run c WHERE c.parent_operation_id = o.id)",
+        "Child runs are not deleted before the run that started them: compare with a backup.",
+    )
+
+
+@data
+def unneeded_child(at: Snapshot) -> Iterator[Finding]:
+    """Child runs were to be cancelled, since nobody waits for them any more, and nobody has asked them to stop."""
+    return at.find(
+        ERROR,
+        "SELECT 'run ' || c.id || ' of ' || c.parent_id FROM runs_operation o JOIN runs_run c ON c.parent_operation_id = o.id"
+        " JOIN runs_run r ON r.id = o.run_id"
+        " WHERE (o.rest = 'cancel' OR (o.rest = 'at_end' AND r.finished_at < agentops_now() - make_interval(secs => %(grace)s)))"
+        " AND coalesce(o.finished_at, r.finished_at) < agentops_now() - make_interval(secs => %(grace)s)"
+        " AND c.finished_at IS NULL AND c.cancel_requested_at IS NULL",
+        "A sweep of each worker cancels these: start one with `manage.py worker`, or look in its log for family.not_moved.",
     )
 
 
@@ -628,6 +707,29 @@ def attempt_digest(at: Snapshot) -> Iterator[Finding]:
     )
 
 
+# --- retention ----------------------------------------------------------------------------------------------------------
+
+
+@data
+def retention_behind(at: Snapshot) -> Iterator[Finding]:
+    """Finished runs are still there two days after retention should have deleted them."""
+    rules = [rule for rule in retention.rules() if rule.days]
+    return at.find(
+        WARNING,
+        "SELECT 'workflow ' || rule.name || ': runs that ended more than ' || rule.days || ' days ago'"
+        " FROM unnest(%(names)s::text[], %(days)s::int[]) AS rule (name, days)"
+        # By the old end of the index: no run that old has a younger id.
+        " WHERE EXISTS (SELECT FROM runs_run r WHERE r.workflow = rule.name AND r.finished_at IS NOT NULL"
+        "   AND r.finished_at < agentops_now() - make_interval(days => rule.days + 2)"
+        "   AND r.id < (lpad(to_hex((extract(epoch FROM agentops_now() - make_interval(days => rule.days + 2)) * 1000)::bigint),"
+        "     12, '0') || repeat('0', 20))::uuid)",
+        "Workers delete them in turns of two seconds, every five minutes: is none running, or does its log say"
+        " retention.kept or retention.failed? `manage.py retention` deletes them now.",
+        names=[rule.workflow for rule in rules],
+        days=[rule.days for rule in rules],
+    )
+
+
 # --- policies ------------------------------------------------------------------------------------------------------------
 
 
@@ -645,4 +747,65 @@ def policy_of_nothing(at: Snapshot) -> Iterator[Finding]:
         workflows=sorted({workflow.name for workflow in workflows}),
         steps=sorted({f"{workflow.name}/{step}" for workflow in workflows for step in workflow.steps}),
         tools=[tool.name for tool in registry.tools()],
+    )
+
+
+# --- payloads ------------------------------------------------------------------------------------------------------------
+
+
+@data
+def missing_blob(at: Snapshot) -> Iterator[Finding]:
+    """A run has rows that point to a payload which is not there, or which is not what was stored."""
+
+    def damaged() -> Iterator[str]:
+        for key, body in at.stream(
+            "SELECT sha256, body FROM runs_blob b"
+            " WHERE EXISTS (SELECT FROM runs_blob_use u WHERE u.sha256 = b.sha256)"
+        ):
+            try:
+                blobs.unpack(key, body)
+            except blobs.BlobDamaged as error:
+                yield str(error)
+
+    yield from at.find(
+        ERROR,
+        "SELECT 'run ' || u.run_id || ': blob ' || u.sha256 FROM runs_blob_use u"
+        " WHERE NOT EXISTS (SELECT FROM runs_blob b WHERE b.sha256 = u.sha256)",
+        "Restore these rows of runs_blob from a backup: what they held cannot be made again.",
+    )
+    yield from at.collect(
+        ERROR, damaged(), "Restore these rows of runs_blob from a backup: somebody changed them."
+    )
+
+
+@data
+def unused_blob(at: Snapshot) -> Iterator[Finding]:
+    """A payload that is stored apart belongs to no run any more, and has not been swept for a week."""
+    return at.find(
+        WARNING,
+        "SELECT 'blob ' || b.sha256 FROM runs_blob b WHERE b.created_at < agentops_now() - interval '7 days'"
+        " AND NOT EXISTS (SELECT FROM runs_blob_use u WHERE u.sha256 = b.sha256)",
+        "Nothing is lost; retention sweeps them. If it is at work and they stay, report it.",
+    )
+
+
+@data
+def unreadable_state(at: Snapshot) -> Iterator[Finding]:
+    """The recorded changes of a large state do not lead to it: its run cannot go on, or its page cannot show it."""
+
+    def unreadable() -> Iterator[str]:
+        changed = at.rows(
+            "SELECT DISTINCT run_id FROM runs_attempt WHERE state_after ->> %(tag)s = %(patch)s",
+            tag=codec.TAG,
+            patch=history.PATCH,
+        )
+        for (run_id,) in changed:
+            try:
+                for _ in history.walk(run_id):
+                    pass
+            except (history.HistoryDamaged, blobs.BlobDamaged) as error:
+                yield f"run {run_id}: {error}"
+
+    return at.collect(
+        ERROR, unreadable(), "Somebody changed the history behind the application: compare with a backup."
     )

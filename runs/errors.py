@@ -53,6 +53,14 @@ class WaitExpired(AgentopsError):
     """The time limit of a wait passed; recorded, so that re-execution raises it again."""
 
 
+class ChildFailed(AgentopsError):
+    """Child runs did not complete, and the step had asked to be told so; recorded. `ends` says what became of each."""
+
+    def __init__(self, message: str, ends: Any) -> None:
+        super().__init__(message)
+        self.ends = ends
+
+
 class UnlabelledParallel(AgentopsError):
     """Two operations without labels overlap in time: their order, and so their identity, is chance. Give each a `label=`."""
 
@@ -131,3 +139,9 @@ class Conflict(VerbError):
 
 class Invalid(VerbError):
     """The verb's own arguments are not acceptable."""
+
+
+class Unavailable(VerbError):
+    """The database did not let the verb through, which passes; its transaction was rolled back."""
+
+    status = 503

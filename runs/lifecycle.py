@@ -6,10 +6,11 @@ Every function here expects an open transaction in which `lock_run` has locked t
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models import QuerySet
 from psycopg.types.json import Jsonb
 
 from runs import clock, codec, waits
@@ -46,26 +47,43 @@ def worker_actor(worker_id: uuid.UUID | None) -> Actor:
     return Actor(f"worker {str(worker_id)[:13]}" if worker_id else "worker")
 
 
-def lock_run(run_id: uuid.UUID) -> Run:
-    """The run under its lock (NO KEY: rows may still be inserted for it). Raises Run.DoesNotExist."""
-    return Run.objects.select_for_update(no_key=True, of=("self",)).get(pk=run_id)
+def lock_run(run_id: uuid.UUID | QuerySet[Any, Any]) -> Run:
+    """The run under its lock (NO KEY: rows may still be inserted for it); by id, or by the query that finds its id.
+
+    As plain SQL, since every verb begins with it and Django's compiler takes as long as the server. Raises Run.DoesNotExist.
+    """
+    if not connection.in_atomic_block:
+        raise transaction.TransactionManagementError("a lock ends with its transaction, and there is none")
+    sql, parameters = run_id.query.sql_with_params() if isinstance(run_id, QuerySet) else ("%s", (run_id,))
+    statement = f"SELECT * FROM runs_run WHERE id = ({sql}) FOR NO KEY UPDATE"  # noqa: S608 (made by Django)
+    locked = list(Run.objects.raw(statement, parameters))
+    if not locked:
+        raise Run.DoesNotExist(f"there is no run {run_id}")
+    return locked[0]
 
 
 def append_event(run: Run, kind: str, actor: Actor, reason: str = "", /, **data: Any) -> None:
     """Extend the run's chain by one line; keeps `run.event_seq` current."""
+    append_events(run, actor, reason, (kind, data))
+
+
+def append_events(run: Run, actor: Actor, reason: str, *events: tuple[str, dict[str, Any]]) -> None:
+    """Extend the run's chain by these lines, each a kind and its data, in one round trip."""
+    one = "agentops_append_event(%s, %s, %s, %s, %s, %s)"
+    parameters: list[Any] = []
+    for kind, data in events:
+        parameters += [
+            run.pk,
+            kind,
+            actor.id,
+            codec.clean_text(actor.name, 200),
+            codec.clean_text(reason, 10_000),
+        ]
+        parameters.append(Jsonb(codec.encode(data, lenient=True)))
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT agentops_append_event(%s, %s, %s, %s, %s, %s)",
-            [
-                run.pk,
-                kind,
-                actor.id,
-                codec.clean_text(actor.name, 200),
-                codec.clean_text(reason, 10_000),
-                cast(str, Jsonb(codec.encode(data, lenient=True))),
-            ],
-        )
-        run.event_seq = cursor.fetchone()[0]
+        # A row for each: PostgreSQL computes columns of one row in an order of its own choice.
+        cursor.execute("VALUES " + ", ".join([f"({one})"] * len(events)), parameters)
+        run.event_seq = cursor.fetchall()[-1][0]
 
 
 def notify_due(queue: str) -> None:
@@ -82,13 +100,21 @@ def set_due(run: Run, at: datetime | None = None) -> None:
     """Let a worker look at the run at `at` (now by default). Not for a running run: only its worker writes its wake time."""
     if run.status == Status.RUNNING:
         raise ValueError("only its worker writes the wake time of a running run")
-    now = clock.now()
-    run.wake_at = at or now
-    run.sort_at = run.wake_at - head_start(run)
+    with connection.cursor() as cursor:
+        cursor.execute(_SET_DUE, {"run": run.pk, "at": at, "channel": DUE_CHANNEL})
+        run.wake_at, run.sort_at, _ = cursor.fetchone()
     run.held_by = ""
-    run.save(update_fields=["wake_at", "sort_at", "held_by"])
-    if run.wake_at <= now:
-        notify_due(run.queue)
+
+
+#: One round trip; workers hear of it once the transaction commits.
+_SET_DUE = """
+WITH due AS (
+    UPDATE runs_run SET held_by = '', wake_at = coalesce(%(at)s::timestamptz, agentops_now()),
+        sort_at = coalesce(%(at)s::timestamptz, agentops_now()) - make_interval(mins => priority)
+    WHERE id = %(run)s RETURNING wake_at, sort_at, queue
+)
+SELECT wake_at, sort_at, CASE WHEN wake_at <= agentops_now() THEN pg_notify(%(channel)s, queue) END FROM due
+"""
 
 
 def pending_effects(run: Run) -> list[Operation]:
@@ -171,6 +197,16 @@ def end(
     close_waits(run)
     extra = {"kind": kind} if kind else {}
     append_event(run, str(status), actor, reason, step=run.step, visit=run.step_seq, **extra, **data)
+    _tell_parent(run)
+
+
+def _tell_parent(run: Run) -> None:
+    """Once this is committed: may the run that started it go on? A sweep asks as well, so that a lost call loses nothing."""
+    from runs import families  # which moves parents with what stands here
+
+    wait_id, place = run.parent_operation_id, run.child_index
+    if wait_id is not None and place is not None:
+        transaction.on_commit(lambda: families.tell_parent(wait_id, place), robust=True)
 
 
 def ask_doubt(run: Run, operation: Operation, actor: Actor, why: str = "") -> None:

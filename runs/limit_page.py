@@ -8,7 +8,7 @@ from typing import Any
 
 from runs import policies, registry
 from runs.models import AuditEvent, Policy
-from runs.models.policy import YEAR_S
+from runs.models.policy import CENTURY_DAYS, YEAR_S
 from runs.policies import Limits
 from runs.services.limits import LIMITS, known_names
 
@@ -34,6 +34,8 @@ class Kind:
         """A value with its unit; "none" for None."""
         if value is None:
             return "none"
+        if self.column == "retention_days" and not value:
+            return "for ever"
         return f"{value:g} {self.one if value == 1 else self.unit}"
 
 
@@ -45,7 +47,15 @@ KINDS = {
         Kind("backoff_max_s", "backoff_max", "Longest back-off", "s", "s", False, 0, YEAR_S),
         Kind("timeout_s", "timeout", "Time-out", "s", "s", False, 0.001, YEAR_S),
         Kind("crash_limit", "crash_limit", "Crash limit", "crashes", "crash", True, 1, 1000),
+        Kind("retention_days", "retention_days", "Retention", "days", "day", True, 1, CENTURY_DAYS),
     )
+}
+
+
+#: Scopes that a limit does not have.
+NOT_OF = {
+    "crash_limit": {Policy.Scope.TOOL},
+    "retention_days": {Policy.Scope.TOOL, Policy.Scope.STEP},
 }
 
 
@@ -130,8 +140,7 @@ class LimitPage:
 
     @cached_property
     def rows(self) -> list[Row]:
-        kinds = [k for k in KINDS.values() if self.scope != Policy.Scope.TOOL or k.column != "crash_limit"]
-        return [self._row(kind) for kind in kinds]
+        return [self._row(kind) for kind in KINDS.values() if self.scope not in NOT_OF.get(kind.column, ())]
 
     def label(self, kind: Kind) -> str:
         """What the limit is called here: a time-out is one of an attempt, or of an operation."""

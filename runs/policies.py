@@ -3,14 +3,17 @@
 Decisions about a failed try read the database (`load`); a worker's claims use a snapshot that a NOTIFY or a beat renews.
 """
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
+
 from runs.models import Policy
-from runs.workflow import Retry, Step, Tool
+from runs.workflow import Retry, Step, Tool, Workflow
 
 #: NOTIFY channel: a limit changed.
 POLICY_CHANNEL = "agentops_policy"
@@ -18,13 +21,15 @@ POLICY_CHANNEL = "agentops_policy"
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds throughout."""
+    """Seconds, unless it says otherwise."""
 
     max_attempts: int
     backoff_base: float
     backoff_max: float
     timeout: float
     crash_limit: int
+    retention_days: int = 0
+    """Of a workflow, in days: finished runs are deleted after this long; 0: never."""
 
     def overridden(self, row: Policy | None) -> "Limits":
         """These limits with what `row` says in place; its empty columns leave them as they are."""
@@ -36,6 +41,7 @@ class Limits:
             "backoff_max": row.backoff_max_s,
             "timeout": row.timeout_s,
             "crash_limit": row.crash_limit,
+            "retention_days": row.retention_days,
         }
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
@@ -56,15 +62,24 @@ def load() -> Overrides:
     return {(p.scope, p.name): p for p in Policy.objects.all()}
 
 
-def of_code(retry: Retry, timeout: float, crash_limit: int = 3) -> Limits:
-    return Limits(retry.max_attempts, retry.base, retry.maximum, timeout, crash_limit)
+def of_code(retry: Retry, timeout: float, crash_limit: int = 3, retention_days: int = 0) -> Limits:
+    return Limits(retry.max_attempts, retry.base, retry.maximum, timeout, crash_limit, retention_days)
+
+
+def retention_of_code(workflow: Workflow | None) -> int:
+    """Days that finished runs are kept: what the workflow declares, else the site's setting; 0: for ever."""
+    if workflow is None or workflow.retention is None:
+        days: int = settings.AGENTOPS_RETENTION_DAYS
+        return days
+    return max(1, math.ceil(workflow.retention / timedelta(days=1)))
 
 
 def for_step(step: Step, overrides: Overrides) -> Limits:
     """A step's limits: code < workflow override < step override."""
-    limits = of_code(step.retry, step.timeout, step.workflow.crash_limit)
-    limits = limits.overridden(overrides.get(("workflow", step.workflow.name)))
-    return limits.overridden(overrides.get(("step", f"{step.workflow.name}/{step.name}")))
+    workflow = step.workflow
+    limits = of_code(step.retry, step.timeout, workflow.crash_limit, retention_of_code(workflow))
+    limits = limits.overridden(overrides.get(("workflow", workflow.name)))
+    return limits.overridden(overrides.get(("step", f"{workflow.name}/{step.name}")))
 
 
 def for_tool(tool: Tool, overrides: Overrides) -> Limits:

@@ -4,35 +4,40 @@ Each function makes a fixed number of queries, however many rows it answers.
 """
 
 import hashlib
+import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Case, Model, Q, QuerySet, TextField, Value, When
+from django.db.models import Case, IntegerField, Model, Q, QuerySet, TextField, Value, When
+from django.db.models.expressions import RawSQL
 from django.db.models.fields.json import KT
-from django.db.models.functions import Right
+from django.db.models.functions import Lower, Right
 
 from runs import clock, policies, registry, waits
 from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal, Worker
 from runs.models.operation import Kind, OpStatus
+from runs.search import matching
 from runs.states import AttentionKind, FailureKind, Hold, Status
 from runs.workflow import Retry
 
 #: Rows of one kind that the page of a run shows; more is said to be more.
-ROWS = 200
+ROWS = 100
 #: Attempts on one page of a run; older ones are on the next.
-ATTEMPTS = 50
+ATTEMPTS = 25
 #: Characters from the end of a traceback that the page of a run shows; the attempt's own page has all of it.
 TRACEBACK = 6000
 #: A count stops here: "1,000+".
 COUNT_LIMIT = 1000
+#: So many child runs of a run are counted by status.
+CHILDREN_COUNTED = 10_000
 
 #: Payloads may be megabytes; lists do not read them.
-_PAYLOADS = (
+PAYLOADS = (
     "input",
     "input_sealed",
     "state",
@@ -58,27 +63,17 @@ OPERATION_PAYLOADS = (
 
 
 def runs(*, status: str = "", workflow: str = "", subject: str = "", search: str = "") -> QuerySet[Run]:
-    """Runs without their payloads, newest first; "" means any. Page it by key (`id`)."""
-    found = Run.objects.defer(*_PAYLOADS).order_by("-id")
+    """Runs without their payloads, newest first; "" means any. Page it by key (`id`). A search is made at once."""
+    found = Run.objects.defer(*PAYLOADS).order_by("-id")
     if status:
         found = found.filter(status=status)
     if workflow:
         found = found.filter(workflow=workflow)
     if subject:
-        found = found.filter(subject=subject)
+        # The index is on the text in lower case, which the search uses as well.
+        found = found.alias(low=Lower("subject")).filter(subject=subject, low=Lower(Value(subject)))
     if search:
-        found = found.filter(_matching(search))
-    return found
-
-
-def _matching(text: str) -> Q:
-    """Runs whose id begins with `text`, or whose subject, start key or reason (the error) contains it."""
-    found = Q(subject__icontains=text) | Q(start_key__icontains=text) | Q(reason__icontains=text)
-    digits = text.replace("-", "").lower()
-    if digits and len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
-        # A range of the primary key: a prefix of the text would look at every row.
-        first, last = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
-        found |= Q(pk__gte=first, pk__lte=last)
+        found = found.filter(pk__in=matching(search))
     return found
 
 
@@ -145,6 +140,14 @@ RECORD: dict[str, tuple[type[Model], str]] = {
     "events": (Event, "seq"),
 }
 
+
+def _counted(table: str, more: str = "") -> str:
+    """SQL that counts rows of the run, up to COUNT_LIMIT + 1."""
+    return f"(SELECT count(*) FROM (SELECT FROM {table} WHERE run_id = %(run)s{more} LIMIT {COUNT_LIMIT + 1}) AS counted)"  # noqa: S608 - constants
+
+
+# Whatever changes in an earlier visit is written to the run's row as well, by an event: only the present one is looked at
+# row by row. A run may have tens of thousands of rows, and its page asks every three seconds.
 _VERSION = """
 SELECT
     (SELECT concat_ws('/', xmin, wake_at <= agentops_now(),
@@ -154,17 +157,27 @@ SELECT
             AND closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()))
      FROM runs_run WHERE id = %(run)s),
     (SELECT sum(xmin::text::bigint) FROM runs_policy),
-    (SELECT sum(xmin::text::bigint) FROM runs_operation WHERE run_id = %(run)s),
-    (SELECT sum(xmin::text::bigint) FROM runs_signal WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_operation WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_attempt WHERE run_id = %(run)s),
-    (SELECT count(*) FILTER (WHERE outcome IN ('failed', 'timed_out', 'crashed')) FROM runs_attempt WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_message WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_log_line WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_signal WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_event WHERE run_id = %(run)s),
-    (SELECT count(*) FROM runs_operation WHERE run_id = %(run)s AND status = 'pending')
-"""
+    (SELECT sum(xmin::text::bigint) FROM runs_operation WHERE run_id = %(run)s AND step_seq >= {visit}),
+    (SELECT concat_ws('/', sum(xmin::text::bigint),
+        (SELECT count(*) FROM runs_message WHERE run_id = %(run)s AND step_seq >= {visit}),
+        (SELECT count(*) FROM runs_log_line WHERE run_id = %(run)s AND step_seq >= {visit}))
+     FROM runs_signal WHERE run_id = %(run)s),
+    (SELECT coalesce(jsonb_object_agg(status, jsonb_build_array(number, versions)), '{{}}') FROM (
+        SELECT status, count(*) AS number, sum(version) AS versions FROM (
+            SELECT c.status, c.xmin::text::bigint AS version FROM runs_operation o
+            JOIN runs_run c ON c.parent_operation_id = o.id
+            WHERE o.run_id = %(run)s AND o.kind = 'child' LIMIT %(children)s) AS counted GROUP BY status) AS by_status),
+    {operation}, {attempt}, {failed}, {message}, {log_line}, {signal}, {event},
+    (SELECT count(*) FROM runs_operation WHERE run_id = %(run)s AND status = 'pending'),
+    (SELECT coalesce(sum(children), 0) FROM runs_operation WHERE run_id = %(run)s AND kind = 'child')
+""".format(  # noqa: S608 - constants
+    visit="(SELECT step_seq FROM runs_run WHERE id = %(run)s)",
+    failed=_counted("runs_attempt", " AND outcome IN ('failed', 'timed_out', 'crashed')"),
+    **{
+        name: _counted(f"runs_{name}")
+        for name in ("operation", "attempt", "message", "log_line", "signal", "event")
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -172,6 +185,8 @@ class Version:
     """What the page of a run was made from: `tag` changes whenever something on it would."""
 
     tag: str
+    children_by_status: Mapping[str, int]
+    """Child runs that it has started, of the first CHILDREN_COUNTED."""
     operations: int
     attempts: int
     failed: int
@@ -180,6 +195,8 @@ class Version:
     signals: int
     events: int
     pending: int
+    children: int
+    """All of them."""
 
 
 def version(run_id: uuid.UUID) -> Version:
@@ -188,12 +205,13 @@ def version(run_id: uuid.UUID) -> Version:
     Raises Run.DoesNotExist.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_VERSION, {"run": run_id})
+        cursor.execute(_VERSION, {"run": run_id, "children": CHILDREN_COUNTED})
         row = cursor.fetchone()
     if row[0] is None:
         raise Run.DoesNotExist
     tag = hashlib.sha256(repr(row).encode()).hexdigest()[:20]
-    return Version(tag, *row[4:])
+    by_status = {status: number for status, (number, _) in json.loads(row[4]).items()}
+    return Version(tag, by_status, *row[5:])
 
 
 @dataclass(frozen=True)
@@ -240,7 +258,7 @@ def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) ->
 
     Raises Run.DoesNotExist.
     """
-    run = Run.objects.annotate(read_at=clock.Now()).defer(*_PAYLOADS).get(pk=run_id)
+    run = Run.objects.annotate(read_at=clock.Now()).defer(*PAYLOADS).get(pk=run_id)
     tries = Attempt.objects.filter(run_id=run_id).order_by("-step_seq", "-attempt_no")
     if before is not None:
         tries = tries.filter(
@@ -251,7 +269,13 @@ def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) ->
     more, attempts = len(attempts) > ATTEMPTS, attempts[:ATTEMPTS]
     last = attempts[-1] if attempts else None
     operations = _operations(run, attempts, newest=before is None)
-    facts = _Facts.gather([run], now=run.read_at, attempts=attempts[:1] if before is None else None)
+    all_there = before is None and len(operations) <= ROWS
+    facts = _Facts.gather(
+        [run],
+        now=run.read_at,
+        attempts=attempts[:1] if before is None else None,
+        operations=operations if all_there else None,
+    )
     return RunDetail(
         run=run,
         now=run.read_at,
@@ -279,11 +303,23 @@ def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> Seque
 
 
 def in_brief(operations: QuerySet[Operation]) -> QuerySet[Operation]:
-    """`operations` without their payloads, but with `verdict`: what people decided, where it is an approval."""
+    """`operations` without their payloads, but with `verdict`, what people decided where it is an approval, and `going_on`."""
     decided = Case(
         When(kind=Kind.APPROVAL, then=KT("result__verdict")), default=Value(""), output_field=TextField()
     )
-    return operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided)
+    return with_children(operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided))
+
+
+def with_children(operations: QuerySet[Operation]) -> QuerySet[Operation]:
+    """`operations` with `going_on`: of an open wait for child runs, how many have not ended, up to COUNT_LIMIT + 1; else None."""
+    counted = RawSQL(
+        "CASE WHEN runs_operation.status = 'open' AND runs_operation.kind = 'child' THEN (SELECT count(*) FROM ("
+        "SELECT FROM runs_run c WHERE c.parent_operation_id = runs_operation.id AND c.finished_at IS NULL LIMIT %s) AS some_of"
+        ") END",
+        [COUNT_LIMIT + 1],
+        output_field=IntegerField(),
+    )
+    return operations.annotate(going_on=counted)
 
 
 def _record(run_id: uuid.UUID, part: str) -> list[Any]:
@@ -346,8 +382,9 @@ class _Facts:
         *,
         now: datetime | None = None,
         attempts: Sequence[Attempt] | None = None,
+        operations: Iterable[Operation] | None = None,
     ) -> "_Facts":
-        """`now` and `attempts` (the last one of each run) save a query each, where they are known already."""
+        """`now`, `attempts` (the last one of each run) and `operations` save a query each, where they are known already."""
         by_status: dict[str, list[Run]] = defaultdict(list)
         for run in some:
             by_status[run.status].append(run)
@@ -357,13 +394,17 @@ class _Facts:
         opened: dict[uuid.UUID, list[Operation]] = defaultdict(list)
         retries: dict[uuid.UUID, Operation] = {}
         if waiting or retrying:
-            chosen = Operation.objects.filter(
-                run_id__in=[*waiting, *retrying], status__in=[OpStatus.OPEN, OpStatus.RETRY]
-            )
-            for operation in chosen.defer("request", "response", "result").order_by("started_at"):
+            if operations is None:
+                chosen = Operation.objects.filter(
+                    run_id__in=[*waiting, *retrying], status__in=[OpStatus.OPEN, OpStatus.RETRY]
+                )
+                operations = with_children(chosen.defer("request", "response", "result")).order_by(
+                    "started_at"
+                )
+            for operation in operations:
                 if operation.status == OpStatus.OPEN:
                     opened[operation.run_id].append(operation)
-                else:
+                elif operation.status == OpStatus.RETRY:
                     retries[operation.run_id] = operation
         return cls(
             now=now or clock.now(),
@@ -439,6 +480,10 @@ def _held(run: Run, facts: _Facts) -> str:
     return f"no live worker can execute step {run.step} of {run.workflow} version {run.version}; it goes on when one starts"
 
 
+#: Workers close an attempt at its limit, and others do two seconds later; what stands longer is stuck.
+OVERDUE = timedelta(seconds=10)
+
+
 def _why_running(run: Run, facts: _Facts) -> Why:
     worker = facts.workers.get(run.worker_id) if run.worker_id else None
     name = str(run.worker_id)[:13]
@@ -452,7 +497,12 @@ def _why_running(run: Run, facts: _Facts) -> Why:
     doing = (
         "undoes its effects" if run.compensating else f"executes step {run.step}, attempt {run.attempt_no}"
     )
-    return Why(f"worker {name} {doing}{cancel}", run.wake_at)
+    late = ", overdue: nobody has ended it at its limit" if _is_overdue(run, facts.now) else ""
+    return Why(f"worker {name} {doing}{cancel}{late}", run.wake_at)
+
+
+def _is_overdue(run: Run, now: datetime) -> bool:
+    return run.wake_at is not None and run.wake_at < now - OVERDUE
 
 
 def _attention(run: Run) -> str:

@@ -15,6 +15,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(_run, page.run, name="run"),
     path(f"{_run}attempts/<int:visit>/<int:number>/", page.attempt, name="attempt"),
     path(f"{_run}values/<slug:what>/", page.value, name="value"),
+    path(f"{_run}record/<slug:part>/<uuid:row_id>/", page.record_value, name="record_value"),
     path(_operation, page.operation, name="operation"),
     path(f"{_operation}values/<slug:what>/", page.operation_value, name="operation_value"),
     path(f"{_run}retry/", verbs.retry, name="retry"),

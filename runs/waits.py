@@ -63,12 +63,18 @@ def kind(name: str) -> WaitKind:
 
 
 def settle(
-    operation: Operation, result: Any, *, status: OpStatus = OpStatus.DONE, error: str = "", by: str = ""
+    operation: Operation,
+    result: Any,
+    *,
+    status: OpStatus = OpStatus.DONE,
+    error: str = "",
+    error_type: str = "WaitExpired",
+    by: str = "",
 ) -> None:
     """Record the answer of an open wait. The caller holds the locks of run and operation and saw it open."""
     operation.status = status
     operation.result, operation.result_sealed = redaction.split(codec.encode(result, lenient=True))
-    operation.error_type, operation.error = ("WaitExpired", error) if error else ("", "")
+    operation.error_type, operation.error = (error_type, error) if error else ("", "")
     operation.settled_by = by
     operation.finished_at = Now()
     operation.save(
@@ -132,10 +138,15 @@ class SignalWait:
 
 def take(signal: Signal, run: Run, operation: Operation) -> None:
     """Consume `signal` for the open wait `operation`, in the transaction that also moves the run."""
+    consume(signal, run, operation)
+    signal.save(update_fields=["run_id", "consumed_by", "consumed_at"])
+
+
+def consume(signal: Signal, run: Run, operation: Operation) -> None:
+    """The same for a signal that is yet to be saved."""
     true_payload = codec.decode(redaction.true_value(signal.payload, signal.payload_sealed))
     settle(operation, true_payload, by=f"signal from {signal.source}")
     signal.run_id, signal.consumed_by, signal.consumed_at = run.pk, operation.pk, Now()
-    signal.save(update_fields=["run_id", "consumed_by", "consumed_at"])
 
 
 class TimerWait:

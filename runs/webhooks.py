@@ -18,7 +18,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from runs import services
+from runs import services, sizes
 from runs.errors import Invalid, VerbError
 from runs.lifecycle import Actor
 from runs.services.payloads import parse_json
@@ -30,12 +30,15 @@ log = structlog.get_logger(__name__)
 @login_not_required
 @require_POST
 def receive(request: HttpRequest, source: str) -> JsonResponse:
-    """Verify, store and route one webhook. 400, 401, 404, 413: refused, with the reason; 503: no secret is configured."""
+    """Verify, store and route one webhook. 4xx: refused, with the reason; 503: no secret is configured."""
     if not settings.AGENTOPS_WEBHOOK_SECRET:
         return _refuse(503, "no webhook secret is configured (AGENTOPS_WEBHOOK_SECRET)")
-    body = request.read(settings.AGENTOPS_PAYLOAD_LIMIT + 1)
-    if len(body) > settings.AGENTOPS_PAYLOAD_LIMIT:
-        return _refuse(413, f"at most {settings.AGENTOPS_PAYLOAD_LIMIT:,} bytes are accepted")
+    # A signature is over the bytes as they are sent, and nobody unpacks a bomb here.
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        return _refuse(415, "a body with a content encoding is not accepted: send it as it is")
+    limit = sizes.limit("signal")
+    if _announced(request) > limit or len(body := request.read(limit + 1)) > limit:
+        return _refuse(413, f"at most {limit:,} bytes are accepted")
     refusal = _unverified(request, body)
     if refusal:
         log.warning("webhook.refused", source=source, reason=refusal)
@@ -50,6 +53,12 @@ def receive(request: HttpRequest, source: str) -> JsonResponse:
     except VerbError as error:
         return _refuse(error.status, str(error))
     return JsonResponse({"signal": str(received.signal.pk), "answer": received.sentence})
+
+
+def _announced(request: HttpRequest) -> int:
+    """Bytes of the body as its sender announces them, 0 for none: one that is too large is not even read."""
+    length = request.META.get("CONTENT_LENGTH") or "0"
+    return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
 
 
 def _refuse(status: int, reason: str) -> JsonResponse:

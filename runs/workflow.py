@@ -13,6 +13,7 @@ def act(ctx):
 
 import functools
 import inspect
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -77,6 +78,51 @@ class Fail:
 
 
 Transition = Goto | Complete | Fail
+
+
+# --- child runs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Child:
+    """A run that a step starts with `ctx.child` or `ctx.children`. None: the workflow's own, of `priority` the parent's."""
+
+    workflow: "Workflow | str"
+    input: Any = None
+    subject: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What had become of a child run when its parent took notice; whatever people do with it later, this holds."""
+
+    run_id: uuid.UUID
+    status: Literal["completed", "failed", "cancelled", "unfinished"]
+    result: Any = None
+    """Of a completed one; None, 0 and False are results like any other."""
+    reason: str = ""
+    kind: str = ""
+    """Of a failed one: exhausted (the dead letter), crashed, not_retryable, declared or deadline."""
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "completed"
+
+
+class Ends(tuple[Ended, ...]):
+    """What became of each child run, in the order in which they were given."""
+
+    @property
+    def results(self) -> list[Any]:
+        """Results of those that completed."""
+        return [one.result for one in self if one.completed]
+
+    @property
+    def failures(self) -> list[Ended]:
+        """Those that failed or were cancelled."""
+        return [one for one in self if one.status in ("failed", "cancelled")]
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------
@@ -276,6 +322,8 @@ class Workflow:
     description: str = ""
     subject: Callable[[Any], str] | None = None
     crash_limit: int = 3
+    retention: timedelta | None = None
+    """How long finished runs are kept, in whole days, one at least; None: as the site's AGENTOPS_RETENTION_DAYS says."""
     steps: dict[str, Step] = field(default_factory=dict, init=False)
     start: Step | None = field(default=None, init=False)
     file: str = field(default="", init=False)

@@ -15,6 +15,15 @@ from tests.harness.processes import Processes
 from tests.harness.server import Databases, ThrowAwayServer, remove_left_overs
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The whole suite waits more than it computes, so it runs in one process more than there are cores; a part of it in one.
+
+    Each process has a server of its own (settings.py).
+    """
+    whole = config.args == config.getini("testpaths")
+    return min(6, (os.cpu_count() or 1) + 1) if whole else 0
+
+
 def _own_server() -> ThrowAwayServer | None:
     if os.environ.get("AGENTOPS_TEST_DATABASE_URL"):
         return None

@@ -1,7 +1,8 @@
 """Settings of the test run: those of the project, in debug mode, with a throw-away data folder and database.
 
 Child processes of tests (see harness/processes.py) inherit the same environment and load agentops.settings itself.
-AGENTOPS_TEST_DATABASE_URL names another server; without it one is made for the run (harness/server.py).
+AGENTOPS_TEST_DATABASE_URL names another server; without it one is made for the run (harness/server.py). With
+AGENTOPS_TEST_PREPARED_STATEMENTS=0 it may be a PgBouncer in transaction mode.
 """
 
 import atexit
@@ -10,8 +11,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-# Read here and not in conftest.py: pytest-django loads the settings before the first conftest.
-if "AGENTOPS_TEST_FOLDER" not in os.environ:
+# Read here and not in conftest.py: pytest-django loads the settings before the first conftest. Each process of pytest-xdist has
+# a folder, and so a server, of its own; processes that a test starts share that of their test.
+if os.environ.get("AGENTOPS_TEST_WORKER") != os.environ.get("PYTEST_XDIST_WORKER", "main"):
     # The number of the process tells a later run that this one is gone (harness/server.py, remove_left_overs).
     folder = Path(tempfile.mkdtemp(prefix=f"agentops-tests-{os.getpid()}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -22,7 +24,9 @@ if "AGENTOPS_TEST_FOLDER" not in os.environ:
 
     os.environ |= {
         "AGENTOPS_TEST_FOLDER": str(folder),
+        "AGENTOPS_TEST_WORKER": os.environ.get("PYTEST_XDIST_WORKER", "main"),
         "AGENTOPS_DEBUG": "1",
+        "AGENTOPS_PREPARED_STATEMENTS": os.environ.get("AGENTOPS_TEST_PREPARED_STATEMENTS", "1"),
         "AGENTOPS_DATA_DIR": str(folder / "data"),
         "AGENTOPS_SECRET_KEY": "key-of-the-tests-which-signs-nothing-that-anybody-trusts",
         "AGENTOPS_WEBHOOK_SECRET": "whsec_dGVzdHMtb25seS10ZXN0cy1vbmx5LXRlc3RzLW9ubHk=",

@@ -17,6 +17,7 @@ _STEPS = 10
 _RUNS = 20_000  # for each connection
 
 _TABLES = """
+DROP TABLE IF EXISTS run, step;
 CREATE TABLE run (id bigint PRIMARY KEY, state text NOT NULL DEFAULT 'ready', step int NOT NULL DEFAULT 0,
     updated timestamptz DEFAULT now());
 CREATE TABLE step (run_id bigint NOT NULL, n int NOT NULL, result jsonb, at timestamptz DEFAULT now(),

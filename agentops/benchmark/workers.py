@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,16 @@ class Memory:
 class Workers:
     """The tree of one worker cluster on the scratch database."""
 
-    def __init__(self, folder: Path, pipe: Path, arguments: list[str]) -> None:
+    def __init__(
+        self, folder: Path, pipe: Path, arguments: list[str], *, environment: Mapping[str, str]
+    ) -> None:
         """Start it and wait until it is ready. Raises CommandError with the end of its log."""
         self._log_path = folder / "worker.log"
         with self._log_path.open("ab") as log:
             self._main = subprocess.Popen(
                 [sys.executable, "manage.py", "worker", *arguments],
                 cwd=settings.BASE_DIR,
-                env=scratch.environment() | {trace.VARIABLE: str(pipe)},
+                env={**scratch.environment(), trace.VARIABLE: str(pipe), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -80,6 +83,16 @@ class Workers:
         self._main.wait()
         if self._main.stdout is not None:
             self._main.stdout.close()
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the tree's living processes have used."""
+        used = 0.0
+        main = psutil.Process(self._main.pid)
+        for process in [main, *main.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used += times.user + times.system
+        return used
 
     def memory(self) -> Memory:
         rss, pss, processes = 0, 0, 0

@@ -10,8 +10,9 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -19,8 +20,10 @@ from django.core.signing import BadSignature
 from django.db import Error, connection, connections
 from django.db.models import Q
 from django.utils import timezone
+from django_q import scheduler
 from django_q.brokers import Broker, get_broker
 from django_q.conf import Conf
+from django_q.models import Schedule
 from django_q.models import Task as SavedTask
 from django_q.monitor import save_cached, save_task
 from django_q.signals import post_execute
@@ -218,6 +221,41 @@ class TaskResults:
             return True
         mine = Q(stopped=record["stopped"]) | Q(success=True)
         return bool(SavedTask.objects.filter(mine, id=record["id"]).exists())
+
+
+def tick_schedules(broker: Broker) -> None:
+    """Enqueue the ordinary tasks of this broker's queue whose django-q2 schedule is due; what goes wrong is logged.
+
+    django-q2 takes all due schedules in one transaction, so that one whose arguments cannot be read would keep back all
+    others for ever. Here each has its own.
+    """
+    due = Schedule.objects.exclude(repeats=0).filter(next_run__lt=timezone.now()).order_by("next_run")
+    for schedule_id in list(due.values_list("pk", flat=True)):
+        with _as_if_alone(schedule_id), _queue_name(broker.list_key):
+            scheduler.scheduler(broker)
+
+
+@contextmanager
+def _queue_name(name: str) -> Iterator[None]:
+    """django-q2's scheduler serves the schedules of one queue, the one that its configuration names."""
+    own = Conf.CLUSTER_NAME
+    Conf.CLUSTER_NAME = name
+    try:
+        yield
+    finally:
+        Conf.CLUSTER_NAME = own
+
+
+@contextmanager
+def _as_if_alone(schedule_id: int) -> Iterator[None]:
+    """What django-q2's scheduler takes for all schedules is this one."""
+    scheduler.Schedule = SimpleNamespace(
+        objects=Schedule.objects.filter(pk=schedule_id), ONCE=Schedule.ONCE, __name__=Schedule.__name__
+    )
+    try:
+        yield
+    finally:
+        scheduler.Schedule = Schedule
 
 
 def serve(source: TaskSource, results: TaskResults, timer: TaskTimer, timeout: int | None) -> None:

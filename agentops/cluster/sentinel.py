@@ -9,27 +9,26 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from typing import Any, Protocol
 
 import structlog
-from django.db import InterfaceError, OperationalError, connections
+from django.conf import settings
+from django.db import InterfaceError, InternalError, OperationalError, connections
 from django_q.brokers import Broker
 from django_q.cluster import Sentinel, get_mp_context
 from django_q.conf import Conf
 from django_q.exceptions import TimeoutException
-from django_q.scheduler import scheduler
 from django_q.status import Stat
 from django_q.timeout import TimeoutHandler
 from setproctitle import setproctitle
 from uuid_utils.compat import uuid7
 
 from agentops.cluster.options import ClusterOptions
-from agentops.cluster.ordinary import brokers_of
+from agentops.cluster.ordinary import brokers_of, tick_schedules
 from agentops.cluster.processes import (
     EXIT_CUT,
     EXIT_FAILED,
@@ -66,7 +65,8 @@ REAP_RETRY_S = 1.0
 KILL_MARGIN_S = 1.0
 LAST_REAP_S = 5.0
 
-DATABASE_AWAY = (OperationalError, InterfaceError)
+# InternalError: a standby that is not promoted yet takes no writes.
+DATABASE_AWAY = (OperationalError, InterfaceError, InternalError)
 
 
 class Leases(Protocol):
@@ -183,6 +183,7 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
         self._lone_wanted = 0
         self._lone_needed_at = 0.0
         self._database_away = False
+        self._judge_not_before = 0.0
 
     # --- the life of the cluster ----------------------------------------------------------------------------
 
@@ -338,6 +339,8 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
             if not self._database_away:
                 log.warning("the database does not answer; trying again each tick", error=str(error).strip())
             self._database_away = True
+            # What kept this process from the database may have kept its workers from it: they get a lease to beat again.
+            self._judge_not_before = time.monotonic() + settings.AGENTOPS_LEASE_SECONDS
         else:
             if self._database_away:
                 log.info("the database answers again")
@@ -361,6 +364,8 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
     def _kill_expired(self) -> None:
         """Kill workers whose lease is over; SIGKILL also ends one that was stopped, before it can go on."""
         expired = self._leases.expired([worker.id for worker in self.pool])
+        if time.monotonic() < self._judge_not_before:
+            return
         for worker in self.pool:
             if worker.id in expired:
                 log.error("killing a worker whose lease is over", worker_id=str(worker.id), pid=worker.pid)
@@ -380,20 +385,8 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
             return
         self._schedules_at = time.monotonic() + SCHEDULES_S
         for broker in self._brokers:
-            with _cluster_name(broker.list_key):
-                scheduler(broker)
+            tick_schedules(broker)
 
     def _publish_status(self) -> None:
         """For django-q2's `qinfo` and `qmonitor`, which see it where the processes share a cache."""
         Stat(self).save()
-
-
-@contextmanager
-def _cluster_name(name: str) -> Iterator[None]:
-    """django-q2's scheduler serves the schedules of one queue, the one that its configuration names."""
-    own = Conf.CLUSTER_NAME
-    Conf.CLUSTER_NAME = name
-    try:
-        yield
-    finally:
-        Conf.CLUSTER_NAME = own

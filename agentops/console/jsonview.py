@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from django.utils.html import format_html, format_html_join
@@ -17,6 +18,14 @@ LONG_STRING = 400
 """Characters of a string shown before the rest is one click away."""
 BUDGET = 60_000
 """Characters of a value that one page shows; a payload may have 5 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A value that is stored apart: a page shows its size, and who wants it opens its own address."""
+
+    size: int
+    """Bytes of JSON."""
 
 
 class _Tree:
@@ -93,6 +102,13 @@ def json_html(value: Any, *, full_url: str = "", budget: int = BUDGET) -> SafeSt
 
     At most `budget` characters of it appear; what is cut is said, with a link to `full_url` where one is given.
     """
+    if isinstance(value, Folded):
+        whole = format_html(' <a href="{}">Show the whole value</a>', full_url) if full_url else ""
+        return format_html(
+            '<div class="row cut"><span class="dim">{} bytes of JSON, not loaded here.</span>{}</div>',
+            f"{value.size:,}",
+            whole,
+        )
     tree = _Tree(budget)
     body = tree.value(value, SafeString(""), "", 0)
     if not (tree.cut and full_url):

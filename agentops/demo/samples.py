@@ -55,6 +55,7 @@ FIRST = (
             "reason": "She closes the books this month.",
         },
     ),
+    Sample("olivia", "order_audit", {"first": 1000, "orders": 24}),
     _report("bad_data"),
     _refund(1033, "I have changed my mind and like blue better."),
     _report("provider_down"),

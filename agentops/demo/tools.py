@@ -181,11 +181,21 @@ def find_charge(reference: str, timeout: float) -> Charge | None:
     summary=lambda reference, amount, currency, **_: f"Pay {amount:.2f} {currency} for {reference}",
 )
 def charge(
-    reference: Line, amount: Amount, currency: Currency, order_id: OrderId, run_id: RunId, *, timeout: float
+    reference: Line,
+    amount: Amount,
+    currency: Currency,
+    order_id: OrderId,
+    run_id: RunId,
+    *,
+    idempotency_key: str,
+    timeout: float,
 ) -> Charge:
-    """Pay for something on our account. `reference` is our own and must name this one payment: it is what can be looked up."""
+    """Pay for something on our account. `reference` is our own and must name this one payment: it is what can be looked up.
+
+    The provider notes the key and does not honour it.
+    """
     body = {"reference": reference, "amount": str(amount), "currency": currency, "order_id": order_id}
-    return Charge.model_validate(_post("/charges", body, run_id, "charge", timeout))
+    return Charge.model_validate(_post("/charges", body, run_id, "charge", timeout, idempotency_key))
 
 
 # --- providers that can be neither asked nor repeated ----------------------------------------------------------------
@@ -203,10 +213,15 @@ class Ticket(BaseModel):
     from_reference=lambda reference: Ticket(id=reference),
     summary=lambda subject, **_: f"File a ticket: {subject}",
 )
-def file_ticket(subject: Line, text: str, order_id: OrderId, run_id: RunId, *, timeout: float) -> Ticket:
-    """Tell the back office. Nobody can look a ticket up, so after a lost answer a person is asked."""
+def file_ticket(
+    subject: Line, text: str, order_id: OrderId, run_id: RunId, *, idempotency_key: str, timeout: float
+) -> Ticket:
+    """Tell the back office. Nobody can look a ticket up, so after a lost answer a person is asked.
+
+    The provider notes the key and does not honour it.
+    """
     body = {"subject": subject, "text": text, "order_id": order_id}
-    return Ticket.model_validate(_post("/tickets", body, run_id, "ticket", timeout))
+    return Ticket.model_validate(_post("/tickets", body, run_id, "ticket", timeout, idempotency_key))
 
 
 class Mail(BaseModel):

@@ -1,4 +1,4 @@
-"""Four sample workflows: a refund, an access request, a nightly sync and a report that goes wrong on purpose.
+"""Five sample workflows: a refund, an access request, a nightly sync, an audit of many orders and a report that goes wrong.
 
 They are meant to be read: docs/authors.md explains what they use.
 """
@@ -264,6 +264,54 @@ def store(ctx: Context) -> Goto | Complete:
     if ctx.state["cursor"] is None or number == ctx.input.pages:
         return Complete({"pages": number})
     return Goto(fetch)
+
+
+# --- order_audit -----------------------------------------------------------------------------------------------------
+
+
+class OrderCheck(BaseModel):
+    order_id: str = Field(title="Order number", min_length=1, max_length=40)
+
+
+class AuditInput(BaseModel):
+    first: int = Field(1000, title="First order", ge=1000, le=1099)
+    orders: int = Field(
+        24, title="Orders", description="How many to look at, each in a run of its own.", ge=1, le=99
+    )
+
+
+order_check = Workflow(
+    "order_check",
+    input=OrderCheck,
+    title="Order check",
+    description="Looks at one order; lost parcels fail the check.",
+    subject=lambda given: f"order {given.order_id}",
+)
+
+
+@order_check.step(start=True)
+def check(ctx: Context) -> Complete | Fail:
+    order = ctx.call(tools.get_order, order_id=ctx.input.order_id)
+    if order.status == "lost_in_transit":
+        return Fail(f"order {order.id} was lost on its way to {order.customer}")
+    return Complete({"amount": order.amount})
+
+
+order_audit = Workflow(
+    "order_audit",
+    input=AuditInput,
+    title="Order audit",
+    description="Checks many orders at once, each in a child run, and adds up what comes back.",
+    subject=lambda given: f"orders {given.first} to {given.first + given.orders - 1}",
+)
+
+
+@order_audit.step(start=True)
+def audit(ctx: Context) -> Complete:
+    numbers = range(ctx.input.first, ctx.input.first + ctx.input.orders)
+    ends = ctx.map(order_check, [{"order_id": str(number)} for number in numbers], timeout=hours(1))
+    total = sum((result["amount"] for result in ends.results), Decimal(0))
+    return Complete({"checked": len(ends.results), "failed": len(ends.failures), "amount": total})
 
 
 # --- flaky_report ----------------------------------------------------------------------------------------------------

@@ -68,7 +68,11 @@ class PostgresServer:
     Not locked: callers that share a folder take turns (see sharing.py).
     """
 
-    def __init__(self, folder: Path, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None
+    ) -> None:
+        """`binaries`: folder of another PostgreSQL's programs, 15 or newer; the wheel's unless given."""
+        self._binaries = binaries
         self.folder = folder.absolute()
         self.pgdata = self.folder / "pgdata"
         self.log_path = self.folder / "server.log"
@@ -116,7 +120,7 @@ class PostgresServer:
 
         Raises EmbeddedUnavailable.
         """
-        binaries = programs()
+        binaries = self._programs()
         try:
             self._prepare_folders(binaries)
             if not self._adopt_running():
@@ -135,7 +139,17 @@ class PostgresServer:
         if self.postmaster() is None:
             return
         result = self._run(
-            [programs() / "pg_ctl", "stop", "-D", self.pgdata, "-m", mode, "-w", "-t", str(STOP_TIMEOUT_S)]
+            [
+                self._programs() / "pg_ctl",
+                "stop",
+                "-D",
+                self.pgdata,
+                "-m",
+                mode,
+                "-w",
+                "-t",
+                str(STOP_TIMEOUT_S),
+            ]
         )
         # It may have ended by itself between the look and the call.
         if result.returncode != 0 and self.postmaster() is not None:
@@ -184,7 +198,7 @@ class PostgresServer:
         version_file = self.pgdata / "PG_VERSION"
         if version_file.exists():
             found = version_file.read_text().strip()
-            offered = self._run([binaries / "postgres", "--version"]).stdout.split()[-1].split(".")[0]
+            offered = str(self._major(binaries))
             if found != offered:
                 raise EmbeddedUnavailable(
                     f"{self.pgdata} was made by PostgreSQL {found}, but {offered} is installed: move its data with "
@@ -202,7 +216,7 @@ class PostgresServer:
                 "--auth=trust",
                 "--encoding=UTF8",
                 # Sorts alike on every machine, whatever locales it has.
-                "--locale-provider=builtin",
+                *(["--locale-provider=builtin"] if self._major(binaries) >= 17 else []),
                 "--locale=C.UTF-8",
                 *([] if self.settings["fsync"] == "on" else ["--no-sync"]),
             ]
@@ -260,6 +274,14 @@ class PostgresServer:
             row = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
             if row is None:
                 connection.execute(f'CREATE DATABASE "{DATABASE}"')
+
+    def _programs(self) -> Path:
+        return self._binaries or programs()
+
+    def _major(self, binaries: Path) -> int:
+        """Version of the programs: `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`."""
+        text = self._run([binaries / "postgres", "--version"]).stdout
+        return int(text.removeprefix("postgres (PostgreSQL) ").split(".")[0])
 
     # --- helpers of the operating system -------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ An effect's error that nothing here knows leaves the effect in doubt: that is th
 
 import smtplib
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import Enum
 
@@ -12,6 +13,7 @@ import httpx
 from django.utils import timezone
 
 from runs.errors import NotRetryable, OutcomeUnknown, Retryable, UnlabelledParallel
+from runs.policies import Limits
 
 
 class Verdict(Enum):
@@ -59,6 +61,14 @@ def classify(error: Exception, *, effect: bool) -> Classified:
     return Classified(Verdict.UNKNOWN if effect else Verdict.RETRY)
 
 
+def pause(verdict: Classified, limits: Limits, tries: int) -> timedelta:
+    """How long to wait after the try number `tries`: the back-off, or what the provider said if that is longer."""
+    length = limits.backoff(tries)
+    if verdict.retry_after is not None:
+        length = max(length, timedelta(seconds=verdict.retry_after))
+    return length
+
+
 def _of_answer(response: httpx.Response, effect: bool) -> Classified:
     status = response.status_code
     if status in _NOT_NOW:
@@ -76,10 +86,18 @@ def _retry_after(response: httpx.Response) -> float | None:
         return None
     if value.isdigit():
         return min(float(value), 3600.0)
+    at = _date(value)
+    if at is None:
+        return None
+    # A moment of the provider's clock is compared with that clock, where the answer tells it: this host's may differ.
+    now = _date(response.headers.get("date", "")) or timezone.now()
+    return min(max((at - now).total_seconds(), 0.0), 3600.0)
+
+
+def _date(value: str) -> datetime | None:
+    """A date of HTTP; None for anything else."""
     try:
         at = parsedate_to_datetime(value)
     except ValueError:
         return None
-    if at.tzinfo is None:
-        return None
-    return min(max((at - timezone.now()).total_seconds(), 0.0), 3600.0)
+    return None if at.tzinfo is None else at

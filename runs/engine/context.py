@@ -1,427 +1,27 @@
 """`ctx`: what a step sees.
 
-`Visit` holds what a visit has recorded and hands out positions; `Context` offers it to `def` steps, `AsyncContext` to
-`async def` steps, both over the one protocol in `effects`.
+`Context` is for `def` steps and `AsyncContext` for `async def` steps; both drive the operations of a `Visit`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import uuid
-import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 from asgiref.sync import async_to_sync
-from pydantic import TypeAdapter
 
-from runs import codec, models_provider, policies, redaction
-from runs.engine import effects, statements
-from runs.engine.database import cold
-from runs.engine.effects import Block, Call, OpenWait, Requests, Want
-from runs.engine.execution import Execution, Record, dumps
-from runs.errors import (
-    AgentopsError,
-    Cancelled,
-    ContextClosed,
-    Diverged,
-    LeaseLost,
-    OutcomeUnknown,
-    Suspend,
-    UnlabelledParallel,
-)
-from runs.models.operation import Kind, OpStatus
-from runs.models.run import new_id
-from runs.workflow import Step, Tool
-
-#: The engine's control flow, which user code must let through; where several meet, the first of these counts.
-CONTROL = (LeaseLost, ContextClosed, Diverged, Cancelled, Suspend)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What people answered to `ctx.ask`."""
-
-    verdict: str
-    payload: Any
-    by: str
-    reason: str
-
-    @property
-    def approved(self) -> bool:
-        return self.verdict == "approved"
-
-
-class Visit:
-    """One execution of a step's body: its records, the positions handed out so far, what it wants when it suspends."""
-
-    def __init__(
-        self,
-        execution: Execution,
-        step: Step | None,
-        records: dict[str, Record],
-        overrides: policies.Overrides,
-    ) -> None:
-        self.execution, self.step, self.records = execution, step, records
-        self.overrides = overrides
-        self.used: set[str] = set()
-        self.wants: list[Want] = []
-        self.final_failures: dict[str, str] = {}
-        self.last_recorded = execution.visit_started_at
-        self.reason = ""
-        self.closed = False
-        self._ordinal = 0
-        self._logs = 0
-        self._messages = 0
-        self._lock = threading.Lock()
-        self._unlabelled_in_flight = 0
-        self.in_flight = 0
-        self.overlapped = False
-        """Operations without labels overlapped: nothing more is sent."""
-        self.stopped: BaseException | None = None
-        """What ended this attempt from inside `ctx`; whatever the body still returns or raises is ignored."""
-        self._stopped_here: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def stop(self, error: BaseException) -> None:
-        """Control flow left `ctx`: its thread or task may not use `ctx` again. Its siblings may still open their waits."""
-        with self._lock:
-            self._stopped_here.add(_here())
-            if isinstance(error, ContextClosed):
-                return
-            if self.stopped is None or _rank(error) < _rank(self.stopped):
-                self.stopped = error
-
-    def check_open(self) -> None:
-        """Raises ContextClosed."""
-        if self.closed or (self.stopped is not None and _here() in self._stopped_here):
-            raise ContextClosed("ctx was used after its attempt had ended")
-
-    def begin(self, label: str | None) -> tuple[str, int]:
-        """Hand out the position of the next operation. Raises UnlabelledParallel, Diverged (a label twice) or ContextClosed."""
-        self.check_open()
-        with self._lock:
-            if self.step is not None and self.step.atomic:
-                raise AgentopsError(
-                    f"step {self.step.name} is atomic: it writes this database only and may not use ctx operations"
-                )
-            self._ordinal += 1
-            ordinal = self._ordinal
-            if self._unlabelled_in_flight or (label is None and self.in_flight):
-                self.overlapped = True
-                raise UnlabelledParallel("operations that overlap in time need a label= each")
-            if label is None:
-                position = str(ordinal)
-                self._unlabelled_in_flight += 1
-            else:
-                position = f"={label}"
-            if position in self.used:
-                raise AgentopsError(
-                    f"two operations of this visit have the label {label!r}; labels must differ"
-                )
-            self.used.add(position)
-            self.in_flight += 1
-            return position, ordinal
-
-    def check_labels(self) -> None:
-        """Raises UnlabelledParallel also in the operation that came first: nothing is sent in an order that is chance."""
-        if self.overlapped:
-            raise UnlabelledParallel("operations that overlap in time need a label= each")
-
-    def finish(self, label: str | None, position: str) -> None:
-        with self._lock:
-            self.in_flight -= 1
-            if label is None:
-                self._unlabelled_in_flight -= 1
-            record = self.records.get(position)
-            if record is not None and record.finished_at is not None:
-                self.last_recorded = max(self.last_recorded, record.finished_at)
-
-    def tool_limits(self, tool: Tool, *, fresh: bool = False) -> policies.Limits:
-        """A tool's limits; `fresh` reads the database, because a decision about a failed try is being made."""
-        if fresh:
-            # The answer that is being decided on is evidence: it must not get lost for want of the newest limits.
-            with suppress(LeaseLost):
-                self.overrides = cold(lambda unsure: policies.load(), self.execution.lease)
-        return policies.for_tool(tool, self.overrides)
-
-    def next_log(self) -> str:
-        with self._lock:
-            self._logs += 1
-            return str(self._logs)
-
-    def next_message(self) -> str:
-        with self._lock:
-            self._messages += 1
-            return f"{self._messages:06d}"
-
-    def unused(self) -> list[Record]:
-        """Recorded effects and waits that this execution of the body did not come to."""
-        return [
-            r
-            for r in self.records.values()
-            if r.position not in self.used
-            and r.kind not in (Kind.QUERY, Kind.MODEL)
-            and r.status != OpStatus.CLOSED
-        ]
-
-    # --- operations; generators that both contexts drive ------------------------------------------------------------
-
-    def call(self, tool: Tool, label: str | None, given: Mapping[str, Any]) -> Requests:
-        python, encoded = effects.encode_arguments(tool, given)
-        position, ordinal = self.begin(label)
-        try:
-            if tool.effect:
-                return (yield from effects.effect(self, tool, position, ordinal, python, encoded))
-            return (yield from effects.query(self, tool, position, ordinal, python, encoded))
-        finally:
-            self.finish(label, position)
-
-    def compensate(self, tool: Tool, of: uuid.UUID, given: Mapping[str, Any]) -> Requests:
-        python, encoded = effects.encode_arguments(tool, given)
-        position, ordinal = self.begin(f"undo {of}")
-        try:
-            return (yield from effects.effect(self, tool, position, ordinal, python, encoded, compensates=of))
-        finally:
-            self.finish(f"undo {of}", position)
-
-    def once(
-        self, label: str, fn: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-    ) -> Requests:
-        unregistered = _unregistered(label, fn)
-        encoded = codec.encode({"arguments": list(arguments), "keywords": dict(keywords)}, path=label)
-        effects.check_size(encoded, label)
-        position, ordinal = self.begin(label)
-        bound = {"arguments": arguments, "keywords": dict(keywords)}
-        try:
-            return (yield from effects.effect(self, unregistered, position, ordinal, bound, encoded))
-        finally:
-            self.finish(label, position)
-
-    def model(
-        self,
-        *,
-        model: str,
-        messages: Any,
-        tools: tuple[Tool, ...],
-        output_type: Any,
-        label: str | None,
-        timeout: float,
-    ) -> Requests:
-        provider = models_provider.resolve(model)
-        request = {
-            "model": provider.name,
-            "messages": messages,
-            "tools": [{"name": t.name, "schema": t.arguments.model_json_schema()} for t in tools],
-            "output": None if output_type is str else TypeAdapter(output_type).json_schema(),
-        }
-        encoded = codec.encode(request, path="model request")
-        effects.check_size(encoded, "model request")
-        asked = Tool(fn=provider.complete, name=provider.name, timeout=timeout)
-        position, ordinal = self.begin(label)
-        try:
-            answer = yield from effects.query(
-                self, asked, position, ordinal, {"request": request, "timeout": timeout}, encoded, Kind.MODEL
-            )
-        finally:
-            self.finish(label, position)
-        return models_provider.reply(provider.name, answer, output_type)
-
-    def ask(
-        self,
-        title: str,
-        payload: Any,
-        *,
-        policy: str,
-        why: str,
-        schema: Mapping[str, Any] | None,
-        limit: timedelta | None,
-        label: str | None,
-    ) -> Requests:
-        encoded = codec.encode(payload, path=title)
-        effects.check_size(encoded, title)
-        position, ordinal = self.begin(label)
-        options = {
-            "title": title,
-            "why": why or self.reason,
-            "schema": dict(schema or {}),
-            "policy": policy,
-            "arguments": encoded,
-        }
-        try:
-            record = yield from effects.wait(
-                self,
-                OpenWait(
-                    Kind.APPROVAL,
-                    title,
-                    position,
-                    ordinal,
-                    encoded,
-                    codec.digest(encoded),
-                    limit,
-                    options=options,
-                ),
-            )
-        finally:
-            self.finish(label, position)
-        told = record.true_result or {}
-        return Decision(
-            str(told.get("verdict", "")),
-            told.get("arguments"),
-            str(told.get("by", "")),
-            str(told.get("reason", "")),
-        )
-
-    def wait_signal(
-        self, name: str, limit: timedelta | None, correlation: str, label: str | None
-    ) -> Requests:
-        request = {"name": name, "correlation": correlation}
-        position, ordinal = self.begin(label)
-        try:
-            record = yield from effects.wait(
-                self,
-                OpenWait(
-                    Kind.SIGNAL,
-                    name,
-                    position,
-                    ordinal,
-                    request,
-                    codec.digest(request),
-                    limit,
-                    correlation=correlation,
-                ),
-            )
-        finally:
-            self.finish(label, position)
-        return record.true_result
-
-    def sleep(self, length: timedelta, label: str | None) -> Requests:
-        request = {"seconds": length.total_seconds()}
-        position, ordinal = self.begin(label)
-        try:
-            yield from effects.wait(
-                self,
-                OpenWait(Kind.TIMER, "sleep", position, ordinal, request, codec.digest(request), length),
-            )
-        finally:
-            self.finish(label, position)
-        return None
-
-    def log(self, text: str, level: str, data: Mapping[str, Any]) -> Requests:
-        self.check_open()
-        position = self.next_log()
-        yield Block(
-            lambda: self._write(
-                statements.LOG_LINE,
-                {
-                    "id": new_id(),
-                    "position": position,
-                    "level": level,
-                    "text": codec.clean_text(text),
-                    "data": dumps(codec.encode(dict(data), lenient=True)),
-                },
-            )
-        )
-        return None
-
-    def _write(self, statement: str, parameters: dict[str, Any]) -> tuple[Any, ...]:
-        row = self.execution.write(statement, parameters)
-        if row is None:
-            self.execution.refused_unless_held()
-            raise Diverged("a message differs from the one recorded at its place")
-        return row
-
-
-def _unregistered(label: str, fn: Callable[..., Any]) -> Tool:
-    """A function given to `ctx.once`: nobody can look its effect up, so a person is asked."""
-    import inspect
-
-    def call(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        return fn(*arguments, **keywords)
-
-    async def call_async(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        return await fn(*arguments, **keywords)
-
-    chosen = call_async if inspect.iscoroutinefunction(fn) else call
-    return Tool(fn=chosen, name=label, effect=True, in_doubt="ask")
-
-
-class Messages:
-    """The run's conversation, oldest first. `add` keys an entry by (visit, position): re-execution does not repeat it."""
-
-    def __init__(self, visit: Visit) -> None:
-        self._visit = visit
-        self._seen: list[dict[str, Any]] | None = None
-
-    def _load(self) -> list[dict[str, Any]]:
-        if self._seen is None:
-            execution = self._visit.execution
-            rows = execution.database.all(statements.MESSAGES, {"run": execution.run_id})
-            # Messages of this visit are matched as the body comes to them again.
-            self._seen = [
-                {"role": role, "content": codec.decode(redaction.true_value(content, sealed))}
-                for step_seq, _, role, content, sealed, _ in rows
-                if step_seq < execution.step_seq
-            ]
-        return self._seen
-
-    def add(self, role: str, content: Any) -> None:
-        """Append an entry, visible at once. Raises Diverged if another one is recorded at this place."""
-        visit = self._visit
-        visit.check_open()
-        encoded = codec.encode(content, path="message")
-        effects.check_size(encoded, "message")
-        display, sealed = redaction.split(encoded)
-        visit._write(
-            statements.MESSAGE,
-            {
-                "id": new_id(),
-                "position": visit.next_message(),
-                "role": role,
-                "content": dumps(display),
-                "sealed": sealed,
-                "digest": codec.digest([role, encoded]),
-            },
-        )
-        self._load().append({"role": role, "content": codec.decode(encoded)})
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(list(self._load()))
-
-    def __len__(self) -> int:
-        return len(self._load())
-
-
-class External(MutableMapping[str, Any]):
-    """Identifiers elsewhere (transactions, sessions); durable as soon as they are set."""
-
-    def __init__(self, visit: Visit) -> None:
-        self._visit = visit
-
-    def __getitem__(self, name: str) -> Any:
-        return codec.decode(self._visit.execution.external[name])
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        encoded = codec.encode(value, path=name)
-        if self._visit.execution.external.get(name) == encoded:
-            return
-        self._visit.check_open()
-        self._visit._write(statements.EXTERNAL, {"added": dumps({name: encoded})})
-        self._visit.execution.external[name] = encoded
-
-    def __delitem__(self, name: str) -> NoReturn:
-        raise AgentopsError("an external identifier stays: it says what happened elsewhere")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._visit.execution.external)
-
-    def __len__(self) -> int:
-        return len(self._visit.execution.external)
+from runs.children import Leave
+from runs.engine.conversation import External, Messages
+from runs.engine.requests import Block, Call, Requests
+from runs.engine.visit import CONTROL, Decision, Visit
+from runs.errors import OutcomeUnknown
+from runs.workflow import Child, Ends, Tool, Workflow
 
 
 class _Shared:
@@ -552,6 +152,91 @@ class Context(_Shared):
     def sleep(self, length: timedelta, *, label: str | None = None) -> None:
         """Go on after `length`; holds no worker."""
         self._drive(self._visit.sleep(length, label))
+
+    def child(
+        self,
+        workflow: Workflow | str,
+        input: Any = None,
+        /,
+        *,
+        subject: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        timeout: timedelta | None = None,
+        orphans: Leave = "cancel",
+        label: str | None = None,
+    ) -> Any:
+        """Start a run of another workflow and wait for it, without holding a worker. Its result.
+
+        Args:
+            subject, queue, priority: None: the workflow's own; the priority of this run.
+            orphans: what becomes of it if this run ends first: "cancel", or "leave".
+
+        Raises:
+            ChildFailed: it failed (also where that is a dead letter) or was cancelled. WaitExpired. InvalidInput.
+        """
+        wish = Child(workflow, input, subject, queue, priority)
+        ends = self.children([wish], raising=True, timeout=timeout, orphans=orphans, label=label)
+        return ends[0].result
+
+    def children(
+        self,
+        wishes: Sequence[Child],
+        *,
+        wait: Literal["all", "any"] | int = "all",
+        raising: bool = False,
+        timeout: timedelta | None = None,
+        unneeded: Leave = "cancel",
+        orphans: Leave = "cancel",
+        label: str | None = None,
+    ) -> Ends:
+        """Start runs and wait for them, without holding a worker; what became of each, in order, whatever that is.
+
+        Args:
+            wait: "all": until each has ended. A number (or "any" for 1): until so many have completed, or cannot any more.
+            raising: raise ChildFailed instead, if one failed or was cancelled (with a number: if too few completed).
+            unneeded: what becomes of children that go on when the wait is over: "cancel", or "leave".
+            orphans: what becomes of them when this run ends: "cancel", or "leave".
+
+        Raises:
+            WaitExpired: `timeout` passed. ChildFailed. InvalidInput: one of them cannot be started; then none is.
+        """
+        made: Ends = self._drive(
+            self._visit.children(
+                wishes,
+                wait=wait,
+                raising=raising,
+                limit=timeout,
+                unneeded=unneeded,
+                orphans=orphans,
+                label=label,
+            )
+        )
+        return made
+
+    def map(
+        self,
+        workflow: Workflow | str,
+        inputs: Iterable[Any],
+        /,
+        *,
+        wait: Literal["all", "any"] | int = "all",
+        raising: bool = False,
+        timeout: timedelta | None = None,
+        unneeded: Leave = "cancel",
+        orphans: Leave = "cancel",
+        label: str | None = None,
+    ) -> Ends:
+        """`children` of one workflow, one for each input."""
+        return self.children(
+            [Child(workflow, one) for one in inputs],
+            wait=wait,
+            raising=raising,
+            timeout=timeout,
+            unneeded=unneeded,
+            orphans=orphans,
+            label=label,
+        )
 
     def log(self, text: str, *, level: str = "info", **data: Any) -> None:
         """Write a line that support will read; visible at once, once however often the step is retried."""
@@ -700,21 +385,76 @@ class AsyncContext(_Shared):
         """See `Context.sleep`."""
         await self._drive(self._visit.sleep(length, label))
 
+    async def child(
+        self,
+        workflow: Workflow | str,
+        input: Any = None,
+        /,
+        *,
+        subject: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        timeout: timedelta | None = None,
+        orphans: Leave = "cancel",
+        label: str | None = None,
+    ) -> Any:
+        """See `Context.child`."""
+        wish = Child(workflow, input, subject, queue, priority)
+        ends = await self.children([wish], raising=True, timeout=timeout, orphans=orphans, label=label)
+        return ends[0].result
+
+    async def children(
+        self,
+        wishes: Sequence[Child],
+        *,
+        wait: Literal["all", "any"] | int = "all",
+        raising: bool = False,
+        timeout: timedelta | None = None,
+        unneeded: Leave = "cancel",
+        orphans: Leave = "cancel",
+        label: str | None = None,
+    ) -> Ends:
+        """See `Context.children`."""
+        made: Ends = await self._drive(
+            self._visit.children(
+                wishes,
+                wait=wait,
+                raising=raising,
+                limit=timeout,
+                unneeded=unneeded,
+                orphans=orphans,
+                label=label,
+            )
+        )
+        return made
+
+    async def map(
+        self,
+        workflow: Workflow | str,
+        inputs: Iterable[Any],
+        /,
+        *,
+        wait: Literal["all", "any"] | int = "all",
+        raising: bool = False,
+        timeout: timedelta | None = None,
+        unneeded: Leave = "cancel",
+        orphans: Leave = "cancel",
+        label: str | None = None,
+    ) -> Ends:
+        """See `Context.map`."""
+        return await self.children(
+            [Child(workflow, one) for one in inputs],
+            wait=wait,
+            raising=raising,
+            timeout=timeout,
+            unneeded=unneeded,
+            orphans=orphans,
+            label=label,
+        )
+
     async def log(self, text: str, *, level: str = "info", **data: Any) -> None:
         """See `Context.log`."""
         await self._drive(self._visit.log(text, level, data))
-
-
-def _here() -> Any:
-    """The task or thread that is executing."""
-    try:
-        return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:
-        return threading.current_thread()
-
-
-def _rank(error: BaseException) -> int:
-    return next(rank for rank, kind in enumerate(CONTROL) if isinstance(error, kind))
 
 
 @dataclass(frozen=True)

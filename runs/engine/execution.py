@@ -3,21 +3,24 @@
 import json
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
+from django.db import connection
 
-from runs import codec, lifecycle, redaction
+from runs import blobs, codec, history, lifecycle, redaction, sizes
 from runs.engine import statements
 from runs.engine.database import Database, cold
 from runs.engine.lease import Lease, clock
+from runs.engine.statements import Fenced
 from runs.errors import Cancelled, LeaseLost
 from runs.models import Attempt, Run
 from runs.states import Outcome, Status
 
+#: Parameters of statements that are display values of a run.
+_PAYLOADS = ("request", "approved", "response", "result", "content")
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -75,8 +78,9 @@ class Execution:
     attempt_no: int
     epoch: int
     queue: str
-    state: Any
-    input: Any
+    stored_state: tuple[Any, bytes | None]
+    """As the run's row holds it: display and sealed; see `open`."""
+    stored_input: tuple[Any, bytes | None]
     compensating: bool
     cancel_requested: bool
     failures: int
@@ -91,10 +95,17 @@ class Execution:
     subject: str = ""
     was: str = "queued"
     """The run's status before the claim."""
+    parent_wait: uuid.UUID | None = None
+    """Of a child run: the operation that waits for it."""
+    child_index: int | None = None
     recorded: dict[str, Record] | None = None
     """Operations of the visit, where they have been read before the visit begins."""
     lost: bool = False
     """Fenced: nothing that this execution still does may count."""
+    input: Any = None
+    state: Any = None
+    """Encoded; None where it is a large one, see `large`."""
+    large: history.Large | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -105,6 +116,42 @@ class Execution:
     def time_left(self) -> float:
         """Seconds until the attempt's deadline."""
         return self.deadline - clock()
+
+    def open(self) -> None:
+        """Read input and state. Raises ValueError where they cannot be read, such as BlobDamaged and HistoryDamaged."""
+        display, sealed = self.stored_input
+        self.input = redaction.true_value(self.whole([display])[0], sealed)
+        self.state, self.large = history.opened(self.run_id, *self.stored_state, self.database.all)
+
+    def whole(self, displays: Sequence[Any]) -> list[Any]:
+        """Display values, with what is stored apart read in one query on the worker's own pool."""
+        return blobs.whole(displays, lambda keys: self.database.all(blobs.READ, {"keys": list(keys)}))
+
+    def fresh_state(self) -> Any:
+        """The state as a step may change it."""
+        return codec.decode(self.state) if self.large is None else self.large.fresh()
+
+    def keep(self, packed: Sequence[blobs.Packed]) -> None:
+        """Write blobs, before the row that points to them. Raises LeaseLost."""
+        if connection.in_atomic_block:
+            # Whatever this transaction has stored, another session would wait for it, and this thread for that session.
+            blobs.write(self.run_id, packed)
+            return
+        self.database.until_sure(blobs.WRITE, blobs.parameters(self.run_id, packed), self.lease)
+
+    def spilled(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Parameters of a statement, with large payloads kept apart. Raises LeaseLost."""
+        at_most = blobs.limit()
+        large = [
+            name
+            for name in _PAYLOADS
+            if (text := parameters.get(name)) is not None and sizes.bytes_of(text, at_most) > at_most
+        ]
+        if not large:
+            return parameters
+        packed = {name: blobs.pack(codec.canonical(json.loads(parameters[name]))) for name in large}
+        self.keep(list(packed.values()))
+        return parameters | {name: dumps(one.marker) for name, one in packed.items()}
 
     def may_send(self) -> bool:
         """Whether lease and deadline leave enough time to decide to start an effect."""
@@ -119,11 +166,11 @@ class Execution:
             "worker": self.worker_id,
         }
 
-    def write(self, statement: str, parameters: dict[str, Any]) -> tuple[Any, ...] | None:
+    def write(self, statement: str | Fenced, parameters: dict[str, Any]) -> tuple[Any, ...] | None:
         """A fenced statement, repeated until its answer arrives; its row, or None if the fence refused it."""
         if self.lost:
             raise LeaseLost("this attempt was closed")
-        row, _ = self.database.until_sure(statement, self.fence() | parameters, self.lease)
+        row, _ = self.database.until_sure(statement, self.fence() | self.spilled(parameters), self.lease)
         return row
 
     def refused(self) -> None:
@@ -142,9 +189,9 @@ class Execution:
             self.lost = True
             raise LeaseLost("another worker, a time-out or a person has taken this run over")
 
-    def checkpoint(self, statement: str, parameters: dict[str, Any]) -> datetime | None:
+    def checkpoint(self, statement: Fenced, parameters: dict[str, Any]) -> datetime | None:
         """A statement that ends the attempt. When it committed, or None if it must be decided otherwise (cancel, doubt)."""
-        row, unsure = self.database.until_sure(statement, self.fence() | parameters, self.lease)
+        row, unsure = self.database.until_sure(statement, self.fence() | self.spilled(parameters), self.lease)
         if row is not None:
             ended: datetime = row[0]
             return ended
@@ -176,6 +223,14 @@ class Execution:
             raise LeaseLost("this attempt was closed")
         return cold(transact, self.lease)
 
+    def write_within(self, statement: Fenced, parameters: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The same as part of the transaction that is open on Django's connection; its row, or None if refused."""
+        with connection.cursor() as cursor:
+            row = statement.row(self.fence() | self.spilled(parameters))
+            cursor.execute(statement.alone, statement.parameters([row]))
+            answer: tuple[Any, ...] | None = cursor.fetchone()
+        return None if answer is None else answer[len(statement.key) :]
+
     def ended_by_me(self) -> bool:
         return Attempt.objects.filter(
             run_id=self.run_id,
@@ -199,12 +254,11 @@ def record_attempt(
     error: str = "",
     traceback: str = "",
     retry_at: datetime | None = None,
-    state: Any = None,
+    state_after: tuple[Any, bytes | None] = (None, None),
 ) -> str:
     """Write the row of the attempt that ends now; returns its digest. The caller holds the run's lock."""
     from runs.clock import now
 
-    display, sealed = (None, None) if state is None else redaction.split(state)
     moment = now()
     Attempt.objects.create(
         run_id=run.pk,
@@ -220,8 +274,8 @@ def record_attempt(
         error=codec.clean_text(error, 10_000),
         traceback=codec.clean_text(traceback),
         retry_at=retry_at,
-        state_after=display,
-        state_after_sealed=sealed,
+        state_after=state_after[0],
+        state_after_sealed=state_after[1],
         closed_by=closed_by,
     )
     return attempt_digest(run.pk, run.step_seq, run.attempt_no, run.epoch, run.step, str(outcome), error_type)
@@ -234,9 +288,3 @@ def attempt_digest(
     return codec.digest(
         [str(run_id), step_seq, attempt_no, epoch, step, outcome, codec.clean_text(error_type, 200)]
     )
-
-
-def payload_limit() -> int:
-    """Bytes of canonical JSON that one recorded value may have."""
-    limit: int = settings.AGENTOPS_PAYLOAD_LIMIT
-    return limit

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor as Blocking
 from dataclasses import dataclass
@@ -16,16 +18,20 @@ from django.db.models import Max
 from pydantic import ValidationError
 
 from runs import clock as business
-from runs import codec, lifecycle, policies, redaction, registry, waits
-from runs.engine import effects, statements
+from runs import codec, history, lifecycle, policies, redaction, registry, sizes, waits
+from runs.engine import statements
 from runs.engine.closing import exhaust, limits_of, spend_failure
-from runs.engine.context import CONTROL, AsyncContext, Context, Visit
+from runs.engine.context import AsyncContext, Context
 from runs.engine.database import cold
-from runs.engine.effects import AskDoubt, BackOff, OpenWait, first_error
 from runs.engine.execution import Execution, Record, attempt_digest, dumps, record_attempt
 from runs.engine.lease import clock
+from runs.engine.requests import AskDoubt, BackOff, OpenWait
+from runs.engine.statements import Fenced
+from runs.engine.values import check_size, first_error
+from runs.engine.visit import CONTROL, Visit
 from runs.errors import (
     Cancelled,
+    ChildFailed,
     ContextClosed,
     Diverged,
     InvalidInput,
@@ -63,18 +69,22 @@ class Executor:
         draining: Callable[[], bool],
         loop: asyncio.AbstractEventLoop,
         blocking: Blocking,
+        child_ended: Callable[[uuid.UUID, int], None] = lambda wait_id, place: None,
     ) -> None:
+        """`child_ended` is told of each child run that completed, after its commit."""
         self.snapshot, self.draining, self.loop, self.blocking = snapshot, draining, loop, blocking
+        self.child_ended = child_ended
 
     def run(self, execution: Execution) -> None:
         """Execute attempts of the run until it is given away. Raises LeaseLost when it was taken away."""
+        execution.open()
         if not self._begin(execution):
             return
         while True:
             step = self._step(execution)
             visit = self._visit(execution, step)
             failpoint("attempt.begun")
-            state = codec.decode(execution.state)
+            state = execution.fresh_state()
             try:
                 if execution.compensating:
                     transition: Any = self._compensate(visit)
@@ -184,7 +194,10 @@ class Executor:
 
     def _records(self, execution: Execution) -> dict[str, Record]:
         rows = execution.database.all(statements.VISIT, execution.fence())
-        return {record.position: record for record in (Record(*row) for row in rows)}
+        records = [Record(*row) for row in rows]
+        for record, result in zip(records, execution.whole([r.result for r in records]), strict=True):
+            record.result = result
+        return {record.position: record for record in records}
 
     def _visit(self, execution: Execution, step: Step | None) -> Visit:
         records, execution.recorded = execution.recorded, None
@@ -261,9 +274,7 @@ class Executor:
                 else:
                     raise InvalidInput("an atomic step may return Goto without a delay, or Complete")
                 asked = clock()
-                with connection.cursor() as cursor:
-                    cursor.execute(statement, execution.fence() | parameters)
-                    row = cursor.fetchone()
+                row = execution.write_within(statement, parameters)
                 if row is None:
                     raise _RolledBack
                 failpoint("atomic.before_commit")
@@ -278,6 +289,7 @@ class Executor:
         finally:
             connection.close()
         if isinstance(transition, Complete):
+            self._tell_parent(execution)
             return True
         self._move_on(execution, transition, kept, row[0], asked)
         if self.draining():
@@ -331,11 +343,16 @@ class Executor:
                 completion = self._complete(visit, transition, self._state(visit, state))
                 if execution.checkpoint(*completion) is not None:
                     failpoint("checkpoint.committed")
+                    self._tell_parent(execution)
                     return False
             self._decide_otherwise(visit, step, transition, state)
         except BaseException as error:
             self._ended_by(visit, error)
         return False
+
+    def _tell_parent(self, execution: Execution) -> None:
+        if execution.parent_wait is not None and execution.child_index is not None:
+            self.child_ended(execution.parent_wait, execution.child_index)
 
     def _check_transition(self, visit: Visit, step: Step, transition: Any) -> None:
         unused = visit.unused()
@@ -352,14 +369,41 @@ class Executor:
             )
 
     def _state(self, visit: Visit, state: Any) -> _Kept:
+        execution = visit.execution
+        if execution.large is not None:
+            return self._large_state(execution, execution.large, state)
         encoded = codec.encode(state, path="ctx.state")
-        if encoded == visit.execution.state:
+        # Python's 1, 1.0 and True are equal, JSON's are not.
+        if encoded == execution.state and codec.canonical(encoded) == codec.canonical(execution.state):
             return _Kept(encoded, None, None)
-        text = effects.check_size(encoded, "ctx.state")
+        text = check_size("state", encoded, "ctx.state")
+        if len(text) >= history.patch_from() and (large := history.begin(encoded)) is not None:
+            return self._patched(execution, large, large.true)
         display, sealed = redaction.split(encoded)
         return _Kept(encoded, text if display is encoded else dumps(display), sealed)
 
-    def _goto(self, visit: Visit, transition: Goto, kept: _Kept) -> tuple[str, dict[str, Any]]:
+    def _large_state(self, execution: Execution, large: history.Large, state: Any) -> _Kept:
+        parts = large.parts_now(state)
+        if parts == large.true:
+            return _Kept(None, None, None, large=large)
+        if parts is not None and sum(map(len, parts.values())) >= history.patch_from():
+            return self._patched(execution, large, parts)
+        # It has become small, or something that is recorded as a whole.
+        encoded = codec.encode(state, path="ctx.state")
+        text = check_size("state", encoded, "ctx.state")
+        display, sealed = redaction.split(encoded)
+        return _Kept(encoded, text if display is encoded else dumps(display), sealed)
+
+    def _patched(self, execution: Execution, large: history.Large, parts: history.Parts) -> _Kept:
+        text = history.joined(parts)
+        if sizes.bytes_of(text, sizes.limit("state")) > sizes.limit("state"):
+            check_size("state", history.loaded(parts), "ctx.state")
+        kept = history.keep(large, parts, text, execution.step_seq, execution.attempt_no)
+        if kept.blob is not None:
+            execution.keep([kept.blob])
+        return _Kept(None, kept.pointer, None, kept.after, kept.after_sealed, kept.large)
+
+    def _goto(self, visit: Visit, transition: Goto, kept: _Kept) -> tuple[Fenced, dict[str, Any]]:
         execution = visit.execution
         target = registry.step(execution.workflow, execution.version, transition.target)
         return statements.GOTO, {
@@ -369,12 +413,13 @@ class Executor:
             "state_sealed": kept.sealed,
             "step": execution.step,
             "started": execution.attempt_started_at,
+            **kept.apart(),
         }
 
-    def _complete(self, visit: Visit, transition: Complete, kept: _Kept) -> tuple[str, dict[str, Any]]:
+    def _complete(self, visit: Visit, transition: Complete, kept: _Kept) -> tuple[Fenced, dict[str, Any]]:
         execution = visit.execution
         result = codec.encode(transition.result, path="result")
-        effects.check_size(result, "result")
+        check_size("result", result, "result")
         display, result_sealed = redaction.split(result)
         digest = attempt_digest(
             execution.run_id,
@@ -390,6 +435,7 @@ class Executor:
             "result_sealed": result_sealed,
             "state": kept.text,
             "state_sealed": kept.sealed,
+            **kept.apart(),
             "step": execution.step,
             "started": execution.attempt_started_at,
             "actor": execution.actor.name,
@@ -405,7 +451,7 @@ class Executor:
 
     def _move_on(self, execution: Execution, transition: Goto, kept: _Kept, moved: Any, asked: float) -> None:
         target = registry.step(execution.workflow, execution.version, transition.target)
-        execution.state = kept.encoded
+        execution.state, execution.large = kept.encoded, kept.large
         execution.step, execution.step_seq, execution.attempt_no = target.name, execution.step_seq + 1, 1
         execution.failures = execution.crashes = 0
         execution.visit_started_at = execution.attempt_started_at = moved
@@ -423,10 +469,11 @@ class Executor:
             if isinstance(transition, Fail):
                 outcome = Outcome.FAILED
             error = transition.reason if isinstance(transition, Fail) else ""
-            kept = new.encoded if new.text is not None else None
-            digest = record_attempt(run, outcome, error_type="Fail" if error else "", error=error, state=kept)
+            digest = record_attempt(
+                run, outcome, error_type="Fail" if error else "", error=error, state_after=new.for_attempt()
+            )
             if new.text is not None:
-                run.state, run.state_sealed = redaction.split(new.encoded)
+                run.state, run.state_sealed = json.loads(new.text), new.sealed
                 run.save(update_fields=["state", "state_sealed"])
             if cancelled:
                 lifecycle.carry_out_cancel(run, execution.actor)
@@ -594,7 +641,10 @@ class Executor:
             operation = Operation.objects.select_for_update().get(pk=want.existing)
             # The last attempt that waited for it: what is settled after that, no body has seen.
             operation.attempt_no = run.attempt_no
-            operation.save(update_fields=["attempt_no"])
+            if operation.status == OpStatus.CLOSED:  # its run had ended, and was retried
+                operation.status, operation.finished_at = OpStatus.OPEN, None
+                operation.expires_at = None if want.limit is None else business.now() + want.limit
+            operation.save(update_fields=["attempt_no", "status", "finished_at", "expires_at"])
             return operation
         display, sealed = redaction.split(want.request)
         operation = Operation.objects.create(
@@ -682,7 +732,13 @@ class Executor:
             ]
             return kinds[0] if all(kinds) else None
         if isinstance(
-            error, Rejected | InvalidInput | UnlabelledParallel | ValidationError | codec.NotRecordable
+            error,
+            Rejected
+            | InvalidInput
+            | ChildFailed
+            | UnlabelledParallel
+            | ValidationError
+            | codec.NotRecordable,
         ):
             return FailureKind.NOT_RETRYABLE
         if isinstance(error, ToolFailed):
@@ -723,8 +779,22 @@ class _Kept:
 
     encoded: Any
     text: str | None
-    """As a parameter; None: unchanged."""
+    """For the run's row, as a parameter; None: unchanged."""
     sealed: bytes | None
+    after: str | None = None
+    """For the attempt's row, where that differs: of a large state."""
+    after_sealed: bytes | None = None
+    large: history.Large | None = None
+
+    def apart(self) -> dict[str, Any]:
+        """Parameters that a small state does not need."""
+        return {} if self.after is None else {"after": self.after, "after_sealed": self.after_sealed}
+
+    def for_attempt(self) -> tuple[Any, bytes | None]:
+        """What the attempt's row holds of it."""
+        if self.after is not None:
+            return json.loads(self.after), self.after_sealed
+        return (None, None) if self.text is None else (json.loads(self.text), self.sealed)
 
 
 class _Compensated:

@@ -58,6 +58,20 @@ def close(worker_id: uuid.UUID) -> None:
         )
 
 
+def close_if_over(worker_id: uuid.UUID) -> bool:
+    """Close the row of a worker whose lease is over, so that no beat renews it.
+
+    False if there is none: a beat has just renewed it, or there is no such row.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_worker SET closed_at = coalesce(closed_at, statement_timestamp()) WHERE id = %s"
+            " AND (closed_at IS NOT NULL OR beat_until < statement_timestamp())",
+            [worker_id],
+        )
+        return bool(cursor.rowcount)
+
+
 def rearm_capable(capabilities: list[str], queues: list[str], batch: int = 500) -> int:
     """Make runs due again that were parked for want of a capable worker. Returns how many."""
     with connection.cursor() as cursor:
@@ -74,16 +88,18 @@ def rearm_capable(capabilities: list[str], queues: list[str], batch: int = 500) 
 def park_incapable(queues: Sequence[str], oldest: int = 500) -> int:
     """Park due runs of these queues whose step no live worker knows; each keeps its attempts. Returns how many.
 
-    Only the oldest due runs of each queue are looked at: what nobody can claim gathers there.
+    Only the oldest due runs of each queue are looked at: what nobody can claim gathers there. They are gathered first, as an
+    array: joined instead, ten thousand due runs took 15 s where the statistics were of a time when there were none.
     """
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH capable AS (SELECT DISTINCT unnest(queues) AS queue, c.name FROM runs_worker, unnest(capabilities) AS c(name)"
             " WHERE closed_at IS NULL AND beat_until > statement_timestamp()),"
-            " due AS (SELECT r.id FROM unnest(%s::text[]) AS q(name) CROSS JOIN LATERAL (SELECT id FROM runs_run"
-            "  WHERE queue = q.name AND sort_at < agentops_now() - interval '2 seconds'"
-            "  AND wake_at < agentops_now() - interval '2 seconds' ORDER BY sort_at LIMIT %s) AS oldest"
-            "  JOIN runs_run r ON r.id = oldest.id WHERE r.sort_at IS NOT NULL AND NOT EXISTS (SELECT FROM capable k"
+            " due AS (SELECT r.id FROM runs_run r WHERE r.id = ANY(ARRAY(SELECT oldest.id FROM unnest(%s::text[]) AS q(name)"
+            "  CROSS JOIN LATERAL (SELECT id FROM runs_run WHERE queue = q.name"
+            "  AND sort_at < agentops_now() - interval '2 seconds'"
+            "  AND wake_at < agentops_now() - interval '2 seconds' ORDER BY sort_at LIMIT %s) AS oldest))"
+            "  AND r.wake_at IS NOT NULL AND r.status <> 'running' AND NOT EXISTS (SELECT FROM capable k"
             "  WHERE k.queue = r.queue AND k.name = r.workflow || '@' || r.version || '/' || r.step)"
             "  FOR NO KEY UPDATE OF r SKIP LOCKED)"
             " UPDATE runs_run r SET held_by = 'no_capable_worker', wake_at = NULL, sort_at = NULL FROM due WHERE r.id = due.id",
@@ -135,7 +151,11 @@ def expired(worker_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
     if not wanted:
         return set()
     with connection.cursor() as cursor:
-        cursor.execute(_EXPIRED + " AND id = ANY(%s)", [settings.AGENTOPS_LEASE_SECONDS, wanted])
+        # The lock makes a server that takes no writes refuse this: nobody can beat there, and nobody may be judged by it.
+        cursor.execute(
+            _EXPIRED + " AND id = ANY(%s) FOR KEY SHARE SKIP LOCKED",
+            [settings.AGENTOPS_LEASE_SECONDS, wanted],
+        )
         over = {row[0] for row in cursor.fetchall()}
     ended_by_others = Q(closed_at__gte=F("beat_until")) | (Q(closed_at__isnull=False) & ~Q(gone_by=""))
     return over | set(Worker.objects.filter(ended_by_others, pk__in=wanted).values_list("pk", flat=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import select
 import threading
 import uuid
@@ -20,22 +21,31 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
-from runs import codec, policies, redaction, registry
+from runs import codec, policies, registry
 from runs.engine import leases, statements
-from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold, connect_directly
+from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold, connect_directly, is_away
 from runs.engine.execution import Execution, dumps
 from runs.engine.executor import Executor, Snapshot
+from runs.engine.followups import FollowUps
 from runs.engine.lease import Lease, clock
+from runs.engine.threads import Threads
 from runs.errors import LeaseLost
 from runs.failpoints import failpoint
+from runs.families import Sweep
 from runs.lifecycle import DUE_CHANNEL
 from runs.policies import POLICY_CHANNEL
+from runs.services import retention
 
 log = structlog.get_logger(__name__)
 
 
 #: How long a worker that was taken for dead waits for answers to requests that it had sent.
 EVIDENCE_SECONDS = 10.0
+
+
+#: A worker with fewer free slots than this part of all waits so long (seconds) for more before it claims.
+FEW_SLOTS = 4
+GATHER_S = 0.004
 
 
 class StopSignal(Protocol):
@@ -79,6 +89,12 @@ class RunWorker:
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._queue_turn = 0
+        self._threads = Threads()
+        self._freed_at = 0.0
+        self._families = Sweep()
+        self._judge_not_before = 0.0
+        # Workers that start together do not take their turns together.
+        self._next_retention = clock() + random.uniform(0, retention.TICK_EVERY)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -88,20 +104,28 @@ class RunWorker:
         self._register(capabilities)
         self.database = Database(min(8, max(2, self.slots)))
         self.loop = asyncio.new_event_loop()
+        # A `def` tool of an `async def` step blocks a thread while it works; the loop's own few would be a hidden limit.
+        self.loop.set_default_executor(ThreadPoolExecutor(max(32, self.slots), thread_name_prefix="tools"))
         loop = threading.Thread(target=self._run_loop, name="steps-loop", daemon=True)
         loop.start()
         self.blocking = ThreadPoolExecutor(min(8, max(2, self.slots)), thread_name_prefix="steps-db")
-        self.executor = Executor(self.snapshot, self._draining, self.loop, self.blocking)
+        self.follow_ups = FollowUps(self.database)
+        self.follow_ups.start()
+        self.executor = Executor(
+            self.snapshot, self._draining, self.loop, self.blocking, self.follow_ups.child_ended
+        )
         beats = threading.Thread(target=self._beats, name="beats", daemon=True)
         beats.start()
         try:
             self._work(capabilities)
         finally:
             self._ended.set()
+            self._threads.end()
             self.lease.end()
             self.loop.call_soon_threadsafe(self.loop.stop)
             beats.join(settings.AGENTOPS_BEAT_SECONDS + 5)
             self.blocking.shutdown(wait=False)
+            self.follow_ups.close()
             loop.join(1)
             self.database.close()
         if self._closed.is_set():
@@ -180,6 +204,9 @@ class RunWorker:
             if row is None:
                 self._close_from_outside()
                 break
+            if self.lease.remaining < self.lease.seconds / 2:
+                # What kept these beats from the database may have kept those of others: they get a lease to beat again.
+                self._judge_not_before = clock() + self.lease.seconds
             self.lease.renew(asked)
             self._reconcile(row[0])
             self._overruns()
@@ -261,6 +288,7 @@ class RunWorker:
                 if clock() >= next_sweep:
                     next_sweep = clock() + settings.AGENTOPS_BEAT_SECONDS / 2
                     self._sweep()
+                self._let_slots_gather()
                 if not self._claim(capabilities):
                     self._idle(listener, min(settings.AGENTOPS_POLL_SECONDS, max(0.0, next_sweep - clock())))
             except (*UNSURE, *UNSURE_DJANGO) as error:
@@ -276,6 +304,22 @@ class RunWorker:
         if listener is not None:
             listener.close()
         self._drain()
+
+    def _let_slots_gather(self) -> None:
+        """When nearly all slots are taken and one has just become free, wait a moment for more: one claim fills them all.
+
+        A claim costs as much as several checkpoints, and hardly more for several runs than for one.
+        """
+        few = self.slots // FEW_SLOTS
+        while 0 < self._free() < few and (left := self._freed_at + GATHER_S - clock()) > 0:
+            select.select([self._wake_r, self.stop.fileno()], [], [], left)
+            if self._draining():
+                return
+            self._drain_pipe()
+
+    def _free(self) -> int:
+        with self._lock:
+            return self.slots - len(self._live) - len(self._lost)
 
     def _drain(self) -> None:
         """No new claims; running steps go on until they end or the process is ended from outside.
@@ -303,11 +347,27 @@ class RunWorker:
             self._drain_pipe()
 
     def _sweep(self) -> None:
-        leases.sweep()
+        if self.lease.remaining > 0 and clock() >= self._judge_not_before:
+            leases.sweep()
         leases.park_incapable(self.queues)
         leases.rearm_executable()
         leases.rearm_unpaused()
+        self._families.turn()
         self.snapshot.refresh()
+        if clock() >= self._next_retention:
+            self._next_retention = clock() + retention.TICK_EVERY
+            threading.Thread(target=self._retain, name="retention", daemon=True).start()
+
+    def _retain(self) -> None:
+        """A turn of retention, on a thread of its own: no claim waits for it."""
+        try:
+            retention.tick()
+        except UNSURE_DJANGO as error:
+            log.warning("retention.later", error=str(error))
+        except Exception:
+            log.exception("retention.failed")
+        finally:
+            connection.close()
 
     def _claim(self, capabilities: list[str]) -> bool:
         """Claim due runs of one queue into free slots. True if there may be more to claim at once."""
@@ -348,11 +408,19 @@ class RunWorker:
                 "queue": queue,
                 "limit": limit,
                 "worker": self.worker_id,
-                "capabilities": capabilities,
+                "capabilities": self._array_of(capabilities),
                 "paused": policies.paused_workflows(overrides),
                 "timeouts": self._timeouts(overrides),
             },
         )
+
+    def _array_of(self, capabilities: list[str]) -> str:
+        """As the text of an array, made once: psycopg would look at each of them at each claim."""
+        if capabilities is not getattr(self, "_array_made_of", None):
+            self._array_made_of = capabilities
+            escaped = (name.replace("\\", "\\\\").replace('"', '\\"') for name in capabilities)
+            self._array_text = "{" + ",".join(f'"{name}"' for name in escaped) + "}"
+        return self._array_text
 
     def _timeouts(self, overrides: policies.Overrides) -> str:
         if overrides is not getattr(self, "_timeouts_of", None):
@@ -373,8 +441,8 @@ class RunWorker:
             attempt_no=row[5],
             epoch=row[6],
             queue=row[7],
-            state=redaction.true_value(row[8], row[9]),
-            input=redaction.true_value(row[10], row[11]),
+            stored_state=(row[8], row[9]),
+            stored_input=(row[10], row[11]),
             compensating=row[12],
             cancel_requested=row[13] and not row[12],
             failures=row[14],
@@ -388,12 +456,12 @@ class RunWorker:
             started_by=row[21],
             subject=row[22],
             was=row[23],
+            parent_wait=row[24],
+            child_index=row[25],
         )
         with self._lock:
             self._live[execution.run_id] = execution
-        threading.Thread(
-            target=self._execute, args=(execution,), name=f"run-{str(execution.run_id)[-8:]}", daemon=True
-        ).start()
+        self._threads.run(lambda: self._execute(execution))
 
     def _execute(self, execution: Execution) -> None:
         structlog.contextvars.bind_contextvars(run=str(execution.run_id))
@@ -402,14 +470,19 @@ class RunWorker:
         except LeaseLost as error:
             log.info("run.lost", reason=str(error), step=execution.step)
         except Exception as error:
-            log.exception("run.engine_error", step=execution.step)
-            self._broken(execution.run_id, execution.epoch, error)
+            if is_away(error):
+                # The run is handed back by reconciliation, once there is a database again, and spends nothing.
+                log.warning("run.database_away", step=execution.step, error=str(error).strip())
+            else:
+                log.exception("run.engine_error", step=execution.step)
+                self._broken(execution.run_id, execution.epoch, error)
         finally:
             connection.close()
             with self._lock:
                 if self._live.get(execution.run_id) is execution:
                     del self._live[execution.run_id]
                 self._lost.discard(id(execution))
+                self._freed_at = clock()
             structlog.contextvars.clear_contextvars()
             self._wake()
 

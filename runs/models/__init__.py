@@ -1,10 +1,11 @@
 """Tables of the execution engine. `docs/schema.md` lists each with its constraints and the query each index is for."""
 
 from .audit import AuditEvent, Event
+from .blob import Blob, BlobUse
 from .conversation import LogLine, Message
 from .operation import Operation
 from .policy import Policy
-from .run import Attempt, Blob, Clock, Run
+from .run import Attempt, Clock, Run, StartKey
 from .signal import Signal
 from .worker import Worker
 
@@ -12,6 +13,7 @@ __all__ = [
     "Attempt",
     "AuditEvent",
     "Blob",
+    "BlobUse",
     "Clock",
     "Event",
     "LogLine",
@@ -20,5 +22,6 @@ __all__ = [
     "Policy",
     "Run",
     "Signal",
+    "StartKey",
     "Worker",
 ]

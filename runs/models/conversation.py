@@ -4,7 +4,7 @@ from django.db import models
 
 from runs.clock import Now
 
-from .field import RequiredJSONField
+from .field import RequiredPayloadField
 from .run import new_id
 
 
@@ -17,7 +17,7 @@ class Message(models.Model):
     position = models.TextField()
     attempt_no = models.PositiveIntegerField()
     role = models.TextField()
-    content = RequiredJSONField()
+    content = RequiredPayloadField()
     content_sealed = models.BinaryField(null=True)
     digest = models.TextField()
     created_at = models.DateTimeField(db_default=Now())

@@ -5,7 +5,7 @@ from django.db.models import Q
 
 from runs.clock import Now
 
-from .field import RequiredJSONField
+from .field import PayloadField, RequiredPayloadField
 from .run import Run, new_id
 
 
@@ -32,6 +32,13 @@ class OpStatus(models.TextChoices):
     CLOSED = "closed", "Closed"
 
 
+class Rest(models.TextChoices):
+    #: They are to be cancelled now.
+    CANCEL = "cancel", "Cancel"
+    #: They are to be cancelled once the run that started them has ended.
+    AT_END = "at_end", "Cancel at the end"
+
+
 WAIT_KINDS = (Kind.APPROVAL, Kind.SIGNAL, Kind.TIMER, Kind.CHILD)
 
 
@@ -52,15 +59,16 @@ class Operation(models.Model):
     )
     status = models.TextField(choices=OpStatus)
 
-    request = RequiredJSONField()
+    request = RequiredPayloadField()
     request_sealed = models.BinaryField(null=True)
-    approved = models.JSONField(null=True, help_text="Arguments as approved, where a person edited them")
+    approved = PayloadField(null=True, help_text="Arguments as approved, where a person edited them")
     approved_sealed = models.BinaryField(null=True)
-    response = models.JSONField(null=True, help_text="The raw answer, recorded before anything parses it")
+    response = PayloadField(
+        null=True, help_text="The raw answer, where the result is not just that: it is not stored twice"
+    )
     response_sealed = models.BinaryField(null=True)
-    result = models.JSONField(null=True)
+    result = PayloadField(null=True)
     result_sealed = models.BinaryField(null=True)
-    response_blob = models.TextField(null=True, blank=True)
     error_type = models.TextField(blank=True, default="")
     error = models.TextField(blank=True, default="")
 
@@ -84,6 +92,16 @@ class Operation(models.Model):
     #: Waits: when it opened for, and until when.
     expires_at = models.DateTimeField(null=True)
     correlation = models.TextField(blank=True, default="")
+    #: Child runs: how many were started, how many of them must complete (NULL: all must have ended).
+    children = models.IntegerField(null=True)
+    children_wanted = models.IntegerField(null=True)
+    rest = models.TextField(
+        choices=Rest,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What is still to be done about child runs that nobody waits for any more",
+    )
     compensates = models.UUIDField(null=True, help_text="The effect that this operation undoes")
     compensate_with = models.TextField(blank=True, default="", help_text="Tool that undoes this effect")
 
@@ -129,6 +147,14 @@ class Operation(models.Model):
         indexes = [
             # Effects in doubt: of one run (a run never ends with one), and all of them (inbox, doctor).
             models.Index(fields=["run"], condition=Q(status="pending"), name="operation_pending"),
+            # Tools that are tried again: why a run is not moving.
+            models.Index(fields=["run"], condition=Q(status="retry"), name="operation_retry"),
+            # Waits for child runs of one run, among all that it did: the page of a parent.
+            models.Index(fields=["run"], condition=Q(kind="child"), name="operation_children"),
+            # How many approvals are open, among millions of other waits.
+            models.Index(
+                fields=["id"], condition=Q(status="open", kind="approval"), name="operation_open_approvals"
+            ),
             # A signal looks for the wait that it settles, by run or by correlation key.
             models.Index(fields=["run", "name"], condition=Q(status="open"), name="operation_open"),
             models.Index(
@@ -136,6 +162,11 @@ class Operation(models.Model):
                 condition=Q(status="open", kind="signal") & ~Q(correlation=""),
                 name="operation_open_by_key",
             ),
+            # The sweep: does what a parent waits for hold already; which child runs are to be cancelled?
+            models.Index(
+                fields=["id"], condition=Q(status="open", kind="child"), name="operation_open_children"
+            ),
+            models.Index(fields=["id"], condition=~Q(rest=""), name="operation_rest"),
         ]
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from django.db.models import Q
 from runs.clock import Now
 
 YEAR_S = 365 * 24 * 3600
+CENTURY_DAYS = 36_525
 
 
 class Policy(models.Model):
@@ -26,6 +27,7 @@ class Policy(models.Model):
     backoff_max_s = models.FloatField(null=True, blank=True)
     timeout_s = models.FloatField(null=True, blank=True)
     crash_limit = models.PositiveIntegerField(null=True, blank=True)
+    retention_days = models.PositiveIntegerField(null=True, blank=True)
     paused = models.BooleanField(default=False)
     pause_reason = models.TextField(blank=True, default="")
     revision = models.PositiveIntegerField(default=1)
@@ -62,6 +64,15 @@ class Policy(models.Model):
             models.CheckConstraint(
                 condition=Q(crash_limit__isnull=True) | Q(crash_limit__gte=1),
                 name="policy_crash_limit_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(retention_days__isnull=True)
+                | Q(retention_days__gte=1, retention_days__lte=CENTURY_DAYS),
+                name="policy_retention_range",
+            ),
+            models.CheckConstraint(
+                condition=Q(retention_days__isnull=True) | Q(scope="workflow"),
+                name="policy_retention_is_workflow",
             ),
             models.CheckConstraint(
                 condition=Q(paused=False) | Q(scope="workflow"), name="policy_pause_is_workflow"

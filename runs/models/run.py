@@ -3,14 +3,16 @@
 import uuid
 
 from django.conf import settings
+from django.contrib.postgres.indexes import OpClass
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Lower, Reverse
 from uuid_utils.compat import uuid7
 
 from runs.clock import Now
 from runs.states import TERMINAL, AttentionKind, FailureKind, Hold, Outcome, Status
 
-from .field import RequiredJSONField
+from .field import PayloadField, RequiredPayloadField
 
 
 def new_id() -> uuid.UUID:
@@ -49,7 +51,16 @@ class Run(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     deadline_at = models.DateTimeField(null=True, blank=True)
 
-    input = RequiredJSONField()
+    # --- a child run: who started it, for which wait, as which of its children ---
+    parent_id = models.UUIDField(null=True, blank=True)
+    parent_operation_id = models.UUIDField(null=True, blank=True)
+    child_index = models.IntegerField(null=True, blank=True)
+    depth = models.SmallIntegerField(
+        default=0, db_default=0, help_text="How many runs stand above it: 0 for one that no run started"
+    )
+    # ---
+
+    input = RequiredPayloadField()
     input_sealed = models.BinaryField(null=True)
     input_digest = models.TextField(help_text="sha256 of the canonical JSON of the true input")
 
@@ -65,9 +76,8 @@ class Run(models.Model):
     failures = models.PositiveIntegerField(default=0, help_text="Failed and timed-out tries of this visit")
     crashes = models.PositiveIntegerField(default=0, help_text="Tries of this visit whose worker died")
     lone_crashes = models.PositiveIntegerField(default=0, help_text="Of these, deaths while it ran alone")
-    state = models.JSONField(default=dict)
+    state = models.JSONField(default=dict, help_text="Small, in full; large, a pointer: see runs.history")
     state_sealed = models.BinaryField(null=True)
-    state_blob = models.TextField(null=True, blank=True, help_text="sha256 of a row of runs_blob")
     event_seq = models.PositiveIntegerField(default=0)
     event_head = models.BinaryField(default=b"")
     # ---
@@ -88,7 +98,7 @@ class Run(models.Model):
     reason = models.TextField(
         blank=True, default="", help_text="Why it failed or needs attention, in a sentence"
     )
-    result = models.JSONField(null=True, blank=True)
+    result = PayloadField(null=True, blank=True)
     result_sealed = models.BinaryField(null=True)
     external = models.JSONField(default=dict, help_text="Identifiers elsewhere: transactions, sessions")
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -159,6 +169,13 @@ class Run(models.Model):
                 condition=Q(start_key__isnull=False),
                 name="run_start_key_once",
             ),
+            # Also reads the children of a wait in order. No CHECK ties the columns of a child together: PostgreSQL would read
+            # its text anew at every checkpoint of every run.
+            models.UniqueConstraint(
+                fields=["parent_operation_id", "child_index"],
+                condition=Q(parent_operation_id__isnull=False),
+                name="run_child_once",
+            ),
         ]
         indexes = [
             # The claim: due runs of one queue in order.
@@ -178,10 +195,38 @@ class Run(models.Model):
             models.Index(F("status"), F("id").desc(), name="run_by_status"),
             # Lifting a hold re-arms the parked runs.
             models.Index(fields=["held_by", "workflow"], condition=~Q(held_by=""), name="run_parked"),
-            # "All runs on order 1042".
-            models.Index(fields=["subject"], condition=~Q(subject=""), name="run_by_subject"),
+            # Runs list, narrowed to one workflow: a status of it, and how many there are of each.
+            models.Index(F("workflow"), F("status"), F("id").desc(), name="run_by_workflow_status"),
+            # Failed runs that no workflow asked to fail: list and count.
+            models.Index(
+                F("id").desc(),
+                condition=Q(status="failed") & ~Q(failure_kind="declared"),
+                name="run_dead_letter",
+            ),
+            # "All runs on order 1042"; search by the beginning of a subject, its end, and the beginning of a start key.
+            models.Index(
+                OpClass(Lower("subject"), name="text_pattern_ops"),
+                condition=~Q(subject=""),
+                name="run_subject_begins",
+            ),
+            models.Index(
+                OpClass(Reverse(Lower("subject")), name="text_pattern_ops"),
+                condition=~Q(subject=""),
+                name="run_subject_ends",
+            ),
+            models.Index(
+                OpClass(Lower("start_key"), name="text_pattern_ops"),
+                condition=Q(start_key__isnull=False),
+                name="run_start_key",
+            ),
             # Deleting a user clears it. Runs that no person started are not in it: each claim would write an entry.
             models.Index(fields=["started_by"], condition=Q(started_by__isnull=False), name="run_by_starter"),
+            # A child has ended: is one of its siblings still going?
+            models.Index(
+                fields=["parent_operation_id", "child_index"],
+                condition=Q(parent_operation_id__isnull=False, finished_at__isnull=True),
+                name="run_unfinished_child",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -218,7 +263,9 @@ class Attempt(models.Model):
     error = models.TextField(blank=True, default="")
     traceback = models.TextField(blank=True, default="")
     retry_at = models.DateTimeField(null=True)
-    state_after = models.JSONField(null=True, help_text="The state as this attempt left it; NULL: unchanged")
+    state_after = models.JSONField(
+        null=True, help_text="The state as this attempt left it, in full or as a patch; NULL: unchanged"
+    )
     state_after_sealed = models.BinaryField(null=True)
     closed_by = models.TextField(
         blank=True, default="", help_text="Empty: its own worker; else who closed it"
@@ -236,18 +283,24 @@ class Attempt(models.Model):
         return f"{self.step} visit {self.step_seq} try {self.attempt_no}: {self.outcome}"
 
 
-class Blob(models.Model):
-    """A payload too large for its row, stored once by content."""
+class StartKey(models.Model):
+    """The start key of a run that retention has deleted: the same key starts no second run. Append-only.
 
-    sha256 = models.TextField(primary_key=True)
-    body = models.BinaryField()
-    created_at = models.DateTimeField(db_default=Now())
+    Written by the SQL function `agentops_delete_runs` alone, in the transaction that deletes the run.
+    """
+
+    pk = models.CompositePrimaryKey("workflow", "start_key")
+    workflow = models.TextField()
+    start_key = models.TextField()
+    run_id = models.UUIDField(help_text="The run that it started")
+    input_digest = models.TextField()
+    deleted_at = models.DateTimeField()
 
     class Meta:
-        db_table = "runs_blob"
+        db_table = "runs_start_key"
 
     def __str__(self) -> str:
-        return self.sha256
+        return f"{self.workflow} {self.start_key}"
 
 
 class Clock(models.Model):

@@ -5,7 +5,7 @@ from django.db.models import Q
 
 from runs.clock import Now
 
-from .field import RequiredJSONField
+from .field import RequiredPayloadField
 from .run import new_id
 
 
@@ -18,7 +18,7 @@ class Signal(models.Model):
     correlation = models.TextField(blank=True, default="")
     source = models.TextField()
     external_id = models.TextField()
-    payload = RequiredJSONField()
+    payload = RequiredPayloadField()
     payload_sealed = models.BinaryField(null=True)
     digest = models.TextField()
     received_at = models.DateTimeField(db_default=Now())

@@ -101,7 +101,7 @@ def tool_of(operation: Operation) -> Tool | None:
 
 
 def _record_happened(operation: Operation, actor: Actor, result: Any, reference: str) -> None:
-    encoded = recordable(_result(tool_of(operation), result, reference), "the result")
+    encoded = recordable(_result(tool_of(operation), result, reference), "the result", "answer")
     operation.result, operation.result_sealed = redaction.split(encoded)
     operation.provider_ref = codec.clean_text(reference, 500) or operation.provider_ref
     operation.status, operation.finished_at = OpStatus.DONE, clock.now()

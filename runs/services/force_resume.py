@@ -3,8 +3,6 @@
 import uuid
 from dataclasses import dataclass
 
-from django.db import connection
-
 from runs import clock, lifecycle
 from runs.engine import leases
 from runs.engine.closing import close_dead_attempt
@@ -25,6 +23,8 @@ from runs.services.verb import (
     verb,
 )
 from runs.states import AttentionKind, Hold, Outcome, Status
+
+ALIVE = "its worker is alive and the attempt is within its time: let it work, or cancel the run"
 
 
 @verb
@@ -67,13 +67,12 @@ def _leave_attention(run: Run) -> None:
 
 def _take_from_worker(run: Run, actor: Actor) -> None:
     owner = owner_of(run)
-    if owner.dead:
-        # No beat renews a closed row: a worker that thaws finds it and stops.
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE runs_worker SET closed_at = statement_timestamp() WHERE id = %s AND closed_at IS NULL",
-                [run.worker_id],
-            )
+    assert run.worker_id is not None
+    # A beat may count at any moment until the row is closed; its worker is told then that it has its lease, and must keep it.
+    if owner.dead and not leases.close_if_over(run.worker_id):
+        owner = owner_of(run)
+    if not (owner.dead or owner.overdue):
+        raise StateMismatch(ALIVE)
     outcome = Outcome.CRASHED if owner.dead else Outcome.TIMED_OUT
     close_dead_attempt(run, outcome=outcome, closed_by=actor.name, error=f"forced on by {actor.name}")
     if run.status in (Status.QUEUED, Status.RETRYING, Status.CANCELLING):
@@ -136,6 +135,4 @@ def _running_sentence(run: Run) -> str:
         )
     if owner.overdue:
         return "The attempt is overdue and counts as timed out. Its worker is alive and may still finish its call."
-    raise StateMismatch(
-        "its worker is alive and the attempt is within its time: let it work, or cancel the run"
-    )
+    raise StateMismatch(ALIVE)

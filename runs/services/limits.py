@@ -9,17 +9,18 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
 from django.db.models import F, Q, QuerySet
 
-from runs import lifecycle, policies, registry
+from runs import clock, lifecycle, policies, registry
 from runs.clock import Now
 from runs.errors import Invalid, Stale
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, Operation, Policy, Run
 from runs.models.operation import OpStatus
+from runs.services import retention
 from runs.services.verb import Consequence, permit, verb
 from runs.states import Hold, Status
 from runs.workflow import WORKFLOWS
 
-LIMITS = ("max_attempts", "backoff_base_s", "backoff_max_s", "timeout_s", "crash_limit")
+LIMITS = ("max_attempts", "backoff_base_s", "backoff_max_s", "timeout_s", "crash_limit", "retention_days")
 #: Rows moved in one transaction when many runs are made due.
 BATCH = 500
 
@@ -214,6 +215,8 @@ def preview_set_limits(scope: str, name: str, **values: int | float | None) -> C
     for field, value in values.items():
         setattr(changed, field, value)
     overrides[scope, name] = changed
+    if "retention_days" in values:
+        return _preview_retention(name, overrides)
     total, ended = _retrying(scope, name).count(), _exhausted(scope, name, overrides).count()
     if not total:
         return Consequence("No run ends by this: none is in back-off now.")
@@ -222,6 +225,15 @@ def preview_set_limits(scope: str, name: str, **values: int | float | None) -> C
     return Consequence(
         f"{ended} of {total} runs in back-off have used up the new limit and end now as exhausted."
     )
+
+
+def _preview_retention(workflow: str, overrides: policies.Overrides) -> Consequence:
+    rule = retention.rule_of(workflow, overrides)
+    count = retention.over_age(rule, clock.now()).count()
+    if not count:
+        return Consequence("No finished run is that old: nothing is deleted now.")
+    runs = "1 finished run is" if count == 1 else f"{count} finished runs are"
+    return Consequence(f"{runs} older than that and will be deleted, with their records, within minutes.")
 
 
 def preview_pause_workflow(workflow: str) -> Consequence:

@@ -3,22 +3,19 @@
 import json
 from typing import Any
 
-from django.conf import settings
 from pydantic import ValidationError
 
-from runs import codec
+from runs import codec, sizes
 from runs.errors import Invalid
 
 
-def recordable(value: Any, what: str, *, lenient: bool = False) -> Any:
+def recordable(value: Any, what: str, kind: sizes.Kind, *, lenient: bool = False) -> Any:
     """`value` encoded. Raises Invalid with the path if it cannot be recorded, or if it is too large."""
     try:
         encoded = codec.encode(value, lenient=lenient)
-    except codec.NotRecordable as error:
+        sizes.check(kind, codec.canonical(encoded).decode(), encoded, "$")
+    except (codec.NotRecordable, sizes.TooLarge) as error:
         raise Invalid(f"{what}: {error}") from None
-    size = len(codec.canonical(encoded))
-    if size > settings.AGENTOPS_PAYLOAD_LIMIT:
-        raise Invalid(f"{what} is {size:,} bytes; at most {settings.AGENTOPS_PAYLOAD_LIMIT:,} are accepted")
     return encoded
 
 
@@ -34,12 +31,21 @@ def problems(error: ValidationError, what: str) -> str:
 
 
 def parse_json(text: str | bytes, what: str) -> Any:
-    """JSON as RFC 8259 has it: NaN and Infinity are refused. Raises Invalid."""
+    """JSON as RFC 8259 has it: NaN and Infinity are refused, and a key twice in one object. Raises Invalid."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            # Which of the two counts, readers of JSON do not agree: what was checked might not be what is done.
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in made if keys.count(key) > 1)
+            raise ValueError(f"an object has the key {codec.clean_text(twice, 100)!r} twice")
+        return made
+
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"{what} is not valid JSON: {error}") from None

@@ -92,7 +92,7 @@ def to_reopen(run: Run) -> QuerySet[Operation]:
 
 def _ended_by_operation(run: Run) -> bool:
     last = Attempt.objects.filter(run_id=run.pk, step_seq=run.step_seq).order_by("-attempt_no").first()
-    return last is not None and last.error_type in ("ToolFailed", "WaitExpired")
+    return last is not None and last.error_type in ("ToolFailed", "WaitExpired", "ChildFailed")
 
 
 def reopen(operations: QuerySet[Operation]) -> None:

@@ -1,5 +1,6 @@
 """Receive a signal: an external event for a run, from a provider, a program or a person."""
 
+import copy
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def receive_signal(
     permit(actor, "runs.signal_run", system=True)
     if not (name and external_id and source) or (run_id is None and not correlation):
         raise Invalid("a signal needs a name, a source, an external id, and a run id or a correlation key")
-    encoded = recordable(payload, "the payload", lenient=True)
+    encoded = recordable(payload, "the payload", "signal", lenient=True)
     display, sealed = redaction.split(encoded)
     signal = Signal(
         id=new_id(),
@@ -106,23 +107,26 @@ def receive_signal(
 
 
 def _known(signal: Signal) -> Signal | None:
-    return Signal.objects.filter(source=signal.source, external_id=signal.external_id).first()
+    by_id = "SELECT * FROM runs_signal WHERE source = %s AND external_id = %s"
+    return next(iter(Signal.objects.raw(by_id, [signal.source, signal.external_id])), None)
 
 
 @verb
-def _accept(actor: Actor, signal: Signal, seen_version: int | None, reason: str) -> Signal:
+def _accept(actor: Actor, given: Signal, seen_version: int | None, reason: str) -> Signal:
+    # Another try must not see what this one made of it.
+    signal = copy.copy(given)
     run, operation = _to_run(signal) if signal.run_id else _by_key(signal)
     if run is not None:
         guard(run, seen_version)
         if run.is_terminal:
             signal.ignored = "run is finished"
+    if run is not None and operation is not None:
+        waits.consume(signal, run, operation)
     signal.save(force_insert=True)
     if run is None:
         return signal
-    if operation is not None:
-        waits.take(signal, run, operation)
-        if run.status == Status.WAITING:
-            lifecycle.set_due(run)
+    if operation is not None and run.status == Status.WAITING:
+        lifecycle.set_due(run)
     lifecycle.append_event(
         run,
         "signal",
@@ -135,7 +139,6 @@ def _accept(actor: Actor, signal: Signal, seen_version: int | None, reason: str)
         settled=None if operation is None else str(operation.pk),
         ignored=signal.ignored,
     )
-    signal.refresh_from_db()
     return signal
 
 
@@ -149,7 +152,14 @@ def _to_run(signal: Signal) -> tuple[Run, Operation | None]:
     run = lock(signal.run_id)
     if run.is_terminal:
         return run, None
-    return run, _open_waits().filter(run_id=run.pk, name=signal.name).select_for_update().first()
+    return run, next(iter(Operation.objects.raw(_OPEN_WAIT, [run.pk, signal.name])), None)
+
+
+#: Of `_open_waits`, the first of a run and a name, locked: compiled here, as it stands between a signal and its run.
+_OPEN_WAIT = """
+SELECT * FROM runs_operation WHERE run_id = %s AND name = %s AND kind = 'signal' AND status = 'open'
+ORDER BY started_at, id LIMIT 1 FOR UPDATE
+"""
 
 
 def _by_key(signal: Signal) -> tuple[Run | None, Operation | None]:
@@ -174,7 +184,8 @@ def preview_signal(run: Run, name: str) -> Consequence:
     """What a signal of this name to the run would do now."""
     if run.is_terminal:
         return Consequence("The run is finished: the signal is stored and not used.")
-    if _open_waits().filter(run_id=run.pk, name=name).exists():
+    # As receiving would store it: what a form brings may hold what PostgreSQL refuses.
+    if _open_waits().filter(run_id=run.pk, name=codec.clean_text(name, 200)).exists():
         return Consequence(f"The run waits for {name} and goes on with this.")
     return Consequence(f"The run does not wait for {name} now: the signal is kept until it does.")
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from runs import clock, codec, lifecycle, redaction, registry
 from runs.errors import Conflict, Invalid
 from runs.lifecycle import Actor
-from runs.models import Run
+from runs.models import Run, StartKey
 from runs.services.payloads import parse_json, problems, recordable
 from runs.services.verb import permit, verb
 from runs.workflow import Workflow
@@ -25,10 +25,14 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class Started:
-    """`created` is False where the start key had been used for the same input before."""
+    """`created` is False where the start key had been used for the same input before.
+
+    `deleted`: that run ended so long ago that retention has deleted it; of `run` there are its id, workflow and key.
+    """
 
     run: Run
     created: bool
+    deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def start(
 
     Args:
         input: what the workflow's input model accepts.
-        start_key: makes starting idempotent within the workflow, for ever.
+        start_key: makes starting idempotent within the workflow, for ever: also when that run has been deleted since.
         priority: 0–9, each point a minute's head start.
 
     Raises:
@@ -75,35 +79,51 @@ def start(
     existing = _insert(run)
     if existing is not None:
         _same_input(existing, run)
-        return Started(existing, created=False)
+        return existing
     lifecycle.append_event(run, "started", actor, reason, **_started_data(run))
     lifecycle.notify_due(run.queue)
     return Started(run, created=True)
 
 
-def _insert(run: Run) -> Run | None:
+def _insert(run: Run) -> Started | None:
     """Insert the run, or return the one that has its start key; of ten at one instant, one inserts."""
-    same_key = Run.objects.filter(workflow=run.workflow, start_key=run.start_key)
     if run.start_key is None:
         run.save(force_insert=True)
         return None
-    if existing := same_key.first():
+    if existing := _used(run.workflow, [run.start_key]).get(run.start_key):
         return existing
     try:
         with transaction.atomic():
             run.save(force_insert=True)
     except IntegrityError:
-        if existing := same_key.first():
+        if existing := _used(run.workflow, [run.start_key]).get(run.start_key):
             return existing
         raise
     return None
 
 
-def _same_input(existing: Run, wanted: Run) -> None:
-    if existing.input_digest != wanted.input_digest:
+def _used(workflow: str, keys: list[str]) -> dict[str, Started]:
+    """By start key, the runs that these keys have started, those included that retention has deleted.
+
+    Runs are looked at first: a run is deleted in the transaction that keeps its key, so what is not found then is either new
+    or found by the second look. The other way round a key could slip through between the two.
+    """
+    used = {}
+    for run in Run.objects.filter(workflow=workflow, start_key__in=keys):
+        used[str(run.start_key)] = Started(run, created=False)
+    for key in StartKey.objects.filter(workflow=workflow, start_key__in=[k for k in keys if k not in used]):
+        gone = Run(pk=key.run_id, workflow=workflow, start_key=key.start_key, input_digest=key.input_digest)
+        used[key.start_key] = Started(gone, created=False, deleted=True)
+    return used
+
+
+def _same_input(existing: Started, wanted: Run) -> None:
+    if existing.run.input_digest != wanted.input_digest:
+        since = ", which has been deleted since" if existing.deleted else ""
         raise Conflict(
-            f"the start key {wanted.start_key!r} of {wanted.workflow} was used for another input, by run {existing.pk}",
-            existing,
+            f"the start key {wanted.start_key!r} of {wanted.workflow} was used for another input,"
+            f" by run {existing.run.pk}{since}",
+            None if existing.deleted else existing.run,
         )
 
 
@@ -130,13 +150,17 @@ def build(
         raise Invalid(f"priority is {options.priority}; it must be from 0 to 9")
     if start_key is not None and not (0 < len(start_key) <= 500 and codec.clean_text(start_key) == start_key):
         raise Invalid("a start key is text of 1 to 500 characters")
+    if options.deadline_at is not None and options.deadline_at.tzinfo is None:
+        raise Invalid(
+            f"the deadline {options.deadline_at.isoformat()} has no time zone: 02:30 can be twice in a night, or never"
+        )
     if options.deadline_at is not None and options.deadline_at <= now:
         raise Invalid(f"the deadline {options.deadline_at:%Y-%m-%d %H:%M:%S %Z} has passed")
     try:
         value = definition.validate_input(input)
     except ValidationError as error:
         raise Invalid(problems(error, "the input")) from None
-    encoded = recordable(value, "the input")
+    encoded = recordable(value, "the input", "input")
     display, sealed = redaction.split(encoded)
     subject = options.subject
     if subject is None:
@@ -234,25 +258,34 @@ def _start_batch(
             wanted[number] = run
         except Invalid as error:
             batch.refused.append(Refused(number, str(error)))
-    Run.objects.bulk_create(wanted.values(), ignore_conflicts=True)
+    used = _used(definition.name, _keys(wanted.values()))
+    # What is known is not tried: retention may delete that run just now, and its key would be free in this table.
+    Run.objects.bulk_create(
+        [run for run in wanted.values() if run.start_key not in used], ignore_conflicts=True
+    )
     inserted = set(
         Run.objects.filter(pk__in=[run.pk for run in wanted.values()]).values_list("pk", flat=True)
     )
-    missing = [run.start_key for run in wanted.values() if run.pk not in inserted]
-    by_key = {
-        run.start_key: run for run in Run.objects.filter(workflow=definition.name, start_key__in=missing)
-    }
+    used |= _used(
+        definition.name,
+        _keys(run for run in wanted.values() if run.pk not in inserted and run.start_key not in used),
+    )
     for number, run in wanted.items():
         if run.pk in inserted:
             batch.started.append(run.pk)
             continue
+        existing = used[str(run.start_key)]
         try:
-            _same_input(by_key[run.start_key], run)
-            batch.existing.append(by_key[run.start_key].pk)
+            _same_input(existing, run)
+            batch.existing.append(existing.run.pk)
         except Conflict as error:
             batch.refused.append(Refused(number, str(error)))
     _append_started([run for run in wanted.values() if run.pk in inserted], actor, reason)
     return batch
+
+
+def _keys(runs: Iterable[Run]) -> list[str]:
+    return [run.start_key for run in runs if run.start_key is not None]
 
 
 def _first_head(run: Run, actor: Actor, reason: str) -> Func:

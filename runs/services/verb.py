@@ -12,17 +12,25 @@ from dataclasses import dataclass
 from typing import cast
 
 from django.contrib.auth.models import PermissionsMixin
-from django.db import OperationalError, connection, transaction
+from django.db import InternalError, OperationalError, connection, transaction
 
 from runs import lifecycle, states
-from runs.errors import NotAllowed, NotFound, Stale, StateMismatch
+from runs.errors import NotAllowed, NotFound, Stale, StateMismatch, Unavailable
 from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import Kind, OpStatus
 
-#: serialization_failure and deadlock_detected: PostgreSQL ended this transaction for another's sake; nothing was written.
-CONFLICTS = frozenset({"40001", "40P01"})
+#: serialization_failure, deadlock_detected and lock_not_available: PostgreSQL ended this transaction for another's sake, or
+#: did not let it wait any longer; nothing was written.
+CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 TRIES = 5
+#: What is said where PostgreSQL has ended the transaction without writing anything and another try at once cannot help.
+REFUSED = dict.fromkeys(CONFLICTS, "others are at work on the same rows") | {
+    "25006": "the database takes no writes now; it may be switching over to another server",
+    "25P03": "this took longer than the database's time limit allows",
+    "25P04": "this took longer than the database's time limit allows",
+    "57014": "this took longer than the database's time limit allows",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,8 @@ class Consequence:
 def verb[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Run `function` in one transaction, and again (five times in all) where a deadlock or a conflict ended it.
 
-    Inside somebody else's transaction it is not repeated: that transaction is broken as a whole.
+    Raises Unavailable where the database has certainly written nothing and says that this passes. Inside somebody else's
+    transaction it neither repeats nor explains: that transaction is broken as a whole.
     """
 
     @functools.wraps(function)
@@ -56,10 +65,14 @@ def verb[**P, R](function: Callable[P, R]) -> Callable[P, R]:
             try:
                 with transaction.atomic():
                     return function(*args, **kwargs)
-            except OperationalError as error:
-                state = getattr(error.__cause__, "sqlstate", None)
-                if not left or state not in CONFLICTS or connection.in_atomic_block:
+            except (OperationalError, InternalError) as error:
+                state = getattr(error.__cause__, "sqlstate", None) or ""
+                if state not in REFUSED or connection.in_atomic_block:
                     raise
+                if not left or state not in CONFLICTS:
+                    raise Unavailable(
+                        f"nothing was changed: {REFUSED[state]}; try again in a moment"
+                    ) from error
                 time.sleep(random.uniform(0, 0.05))
         raise AssertionError("unreachable: the last try returns or raises")
 

@@ -4,7 +4,9 @@ from typing import Any
 
 from django import template
 
-from runs import codec, timeline
+from agentops.console.jsonview import Folded
+from runs import blobs, codec, history, timeline
+from runs.selectors import COUNT_LIMIT
 
 register = template.Library()
 
@@ -13,7 +15,11 @@ register.filter("step_name", timeline.step_name)
 
 @register.filter
 def recorded(value: Any) -> Any:
-    """A recorded value as people read it: tags of dates, Decimals and the like resolved to text."""
+    """A recorded value as people read it: tags of dates, Decimals and the like resolved to text; folded if stored apart."""
+    if blobs.is_marker(value):
+        return Folded(blobs.size_of(value))
+    if history.is_pointer(value):
+        return Folded(history.size_of(value))
     return codec.plain(value)
 
 
@@ -21,6 +27,12 @@ def recorded(value: Any) -> Any:
 def in_words(kind: str) -> str:
     """The kind of an event as words: "cancel_requested" as "Cancel requested"."""
     return kind.replace("_", " ").capitalize()
+
+
+@register.filter
+def up_to(number: int) -> str:
+    """A number that was counted up to a limit: "1,000+"."""
+    return f"{COUNT_LIMIT:,}+" if number > COUNT_LIMIT else f"{number:,}"
 
 
 @register.filter

@@ -17,8 +17,8 @@ from django.views.decorators.http import require_safe
 
 from agentops.console.polling import is_poll, unchanged
 from agentops.console.waterfall import waterfall
-from runs import clock, codec, selectors, timeline, waits
-from runs.models import Attempt, LogLine, Operation, Run
+from runs import blobs, clock, codec, history, offspring, selectors, timeline, waits
+from runs.models import Attempt, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import WAIT_KINDS
 from runs.sentences import headline
 from runs.states import AttentionKind, Status
@@ -58,12 +58,14 @@ def context(request: HttpRequest, run_id: uuid.UUID, version: selectors.Version)
         part = "messages" if version.messages else "events"
     found = selectors.detail(run_id, part=part, before=before)
     seen = request.user.has_perm("runs.view_payload")
+    kin = _children(request, run_id, version)
     polled = not found.run.is_terminal and before is None
     return {
         **head(request, found.run, found.why, found.operations),
         "now": found.now,
         "detail": found,
         "version": version,
+        "children": kin,
         "fall": _fall(found, newest=before is None),
         "before": before,
         "operations": [_line(found.run, operation) for operation in found.operations],
@@ -76,6 +78,19 @@ def context(request: HttpRequest, run_id: uuid.UUID, version: selectors.Version)
         "polled": polled,
         "ptag": version.tag,
     }
+
+
+def _children(
+    request: HttpRequest, run_id: uuid.UUID, version: selectors.Version
+) -> offspring.Children | None:
+    if not version.children:
+        return None
+    after = request.GET.get("after", "")
+    try:
+        place = uuid.UUID(after) if after else None
+    except ValueError:
+        place = None
+    return offspring.children(run_id, version, status=request.GET.get("children", ""), after=place)
 
 
 def head(
@@ -193,7 +208,7 @@ def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) ->
         {
             **head(request, run, selectors.why(run)),
             "attempt": one,
-            "state_before": _state_before(one) if seen else None,
+            **(_states(one) if seen else {}),
             "logs": logs[: selectors.ROWS],
             "operations": [
                 _line(run, operation) for operation in selectors.in_brief(operations)[: selectors.ROWS]
@@ -204,18 +219,19 @@ def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) ->
     )
 
 
-def _state_before(attempt: Attempt) -> dict[str, Any]:
-    """The state that this attempt began with: what the last one that changed it left."""
-    earlier = Attempt.objects.filter(
-        run_id=attempt.run_id, epoch__lte=attempt.epoch, state_after__isnull=False
-    ).exclude(pk=attempt.pk)
-    last = (
-        earlier.filter(step_seq__lt=attempt.step_seq)
-        .order_by("-step_seq", "-attempt_no")
-        .values_list("state_after", flat=True)
-        .first()
-    )
-    return last or {}
+def _states(attempt: Attempt) -> dict[str, Any]:
+    """The state that this attempt began with, which the last one that changed it left, and the one that it left itself."""
+    if attempt.state_after is None:
+        return {}
+    try:
+        before = history.restored(attempt.run_id, attempt.step_seq, attempt.attempt_no - 1)
+        if before is not None and history.is_patch(attempt.state_after):
+            old, new = history.told(before.shown, attempt.state_after["v"]["changes"])
+            return {"state_before": old, "state_after": new}
+        after = history.restored(attempt.run_id, attempt.step_seq, attempt.attempt_no)
+    except UNREADABLE as error:
+        return {"unreadable": str(error)}
+    return {"state_before": before.shown if before else {}, "state_after": after.shown if after else {}}
 
 
 @require_safe
@@ -243,7 +259,7 @@ def value(request: HttpRequest, run_id: uuid.UUID, what: str) -> HttpResponse:
     """The whole of a value that its page had to cut: input, state, result or external, as JSON."""
     if what not in ("input", "state", "result", "external"):
         raise Http404
-    return _json(get_object_or_404(Run.objects.values_list(what, flat=True), pk=run_id))
+    return _json(run_id, get_object_or_404(Run.objects.values_list(what, flat=True), pk=run_id))
 
 
 @require_safe
@@ -255,10 +271,29 @@ def operation_value(
     if what not in ("request", "approved", "response", "result"):
         raise Http404
     found = Operation.objects.filter(run_id=run_id).values_list(what, flat=True)
-    return _json(get_object_or_404(found, pk=operation_id))
+    return _json(run_id, get_object_or_404(found, pk=operation_id))
 
 
-def _json(recorded: Any) -> HttpResponse:
-    """JSON as ASCII text: what would deceive a reader stays an escape."""
-    text = json.dumps(codec.plain(recorded), indent=2, ensure_ascii=True)
+@require_safe
+@permission_required(["runs.view_run", "runs.view_payload"], raise_exception=True)
+def record_value(request: HttpRequest, run_id: uuid.UUID, part: str, row_id: uuid.UUID) -> HttpResponse:
+    """The whole of a message or of a signal's payload, as JSON."""
+    if part == "messages":
+        return _json(run_id, get_object_or_404(Message, run_id=run_id, pk=row_id).content)
+    if part == "signals":
+        return _json(run_id, get_object_or_404(Signal, run_id=run_id, pk=row_id).payload)
+    raise Http404
+
+
+#: A value is stored apart and is not what it should be; doctor says more.
+UNREADABLE = (blobs.BlobDamaged, history.HistoryDamaged)
+
+
+def _json(run_id: uuid.UUID, recorded: Any) -> HttpResponse:
+    """JSON as ASCII text: what would deceive a reader stays an escape. 410 where it cannot be read any more."""
+    try:
+        shown = history.displayed(run_id, recorded)
+    except UNREADABLE as error:
+        return HttpResponse(f"This value cannot be read: {error}.", status=410, content_type="text/plain")
+    text = json.dumps(codec.plain(shown), indent=2, ensure_ascii=True)
     return HttpResponse(text, content_type="application/json; charset=utf-8")

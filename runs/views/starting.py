@@ -51,6 +51,10 @@ def start(request: HttpRequest, workflow: str) -> HttpResponse:
     except Conflict as error:
         form.add_error("start_key", capfirst(str(error)))
         return _page(request, definition, form, given, status=error.status, existing=error.existing)
+    if started.deleted:
+        told = f"This start key had started run {started.run.pk} before, which has been deleted since; no second one was started."
+        form.add_error("start_key", told)
+        return _page(request, definition, form, given, status=409)
     messages.success(
         request,
         "Started."

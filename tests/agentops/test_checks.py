@@ -43,6 +43,19 @@ def test_production_without_webhook_secret_or_database_is_a_warning(settings: Se
     assert ids(checks.embedded_server_is_for_one_machine()) == {"agentops.W003"}
 
 
+@pytest.mark.parametrize("secret", ["whsec_dG9vIHNob3J0", "whsec_%%%", "dG9v", "whsec_a"])
+def test_a_webhook_secret_that_is_no_base64_or_short_is_an_error(secret: str, settings: Settings) -> None:
+    settings.AGENTOPS_WEBHOOK_SECRET = secret
+    assert ids(checks.webhook_secret_is_one()) == {"agentops.E006"}
+
+
+def test_a_trusted_proxy_whose_clients_are_not_known_is_a_warning(settings: Settings) -> None:
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    assert ids(checks.proxies_are_counted()) == {"agentops.W004"}
+    settings.AGENTOPS_PROXIES = 1
+    assert checks.proxies_are_counted() == []
+
+
 @pytest.mark.django_db
 def test_an_old_postgresql_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.postgresql_is_recent(databases=["default"]) == []

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,14 @@ def test_a_flag_refuses_any_other_word() -> None:
 
 def test_an_unset_flag_takes_its_default() -> None:
     assert env.flag("X", True, environ={}) is True
+
+
+def test_numbers_by_name_are_each_checked() -> None:
+    assert env.integers("X", minimum=1, environ={}) == {}
+    assert env.integers("X", minimum=1, environ={"X": "state=5, log = 7,"}) == {"state": 5, "log": 7}
+    for wrong in ("state", "state=", "=5", "state=0", "state=-1", "state=1.5", "state=²"):
+        with pytest.raises(ImproperlyConfigured, match="X holds"):
+            env.integers("X", minimum=1, environ={"X": wrong})
 
 
 def test_an_integer_has_a_smallest_value() -> None:
@@ -92,3 +103,29 @@ def test_a_database_url_can_name_a_socket_folder() -> None:
 def test_a_wrong_database_url_says_what_is_wrong(url: str, said: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=said):
         env.database(url)
+
+
+def test_apps_are_looked_for_when_settings_are_read() -> None:
+    assert env.apps("X", environ={"X": "tests.chaos.app, django.contrib.sites.apps.SitesConfig"}) == [
+        "tests.chaos.app",
+        "django.contrib.sites.apps.SitesConfig",
+    ]
+
+
+@pytest.mark.parametrize("app", ["nosuch", "nosuch.apps.NosuchConfig", "tests.nosuch", "tests.nosuch.Config"])
+def test_an_app_that_does_not_exist_is_named(app: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=f"X names {app}, which Python does not find"):
+        env.apps("X", environ={"X": app})
+
+
+def test_an_app_that_does_not_exist_ends_a_command_with_a_sentence() -> None:
+    found = subprocess.run(
+        [sys.executable, "manage.py", "check"],
+        env=os.environ | {"AGENTOPS_APPS": "nosuch", "DJANGO_SETTINGS_MODULE": "agentops.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert found.stderr.strip().startswith("AGENTOPS_APPS names nosuch")
+    assert found.stderr.count("\n") == 1

@@ -144,3 +144,11 @@ def test_a_broken_schedule_does_not_end_the_sentinel(single: StandInCluster) -> 
     due(func="tests.cluster.tasks.double", args="5,", name="sound")
     wait_until(lambda: Task.objects.filter(group="sound").first(), "the scheduled task")
     assert single.sentinel() == sentinel
+
+
+def test_a_broken_schedule_does_not_keep_the_others_back(single: StandInCluster) -> None:
+    due(name="broken", func="tests.cluster.tasks.double", args="no, python")
+    due(name="sound", func="tests.cluster.tasks.double", args="4")
+    assert wait_until(lambda: Task.objects.filter(group="sound").first(), "the scheduled task").result == 8
+    assert list(Schedule.objects.values_list("name", flat=True)) == ["broken"]
+    assert single.lines("Could not create task from schedule")

@@ -1,20 +1,10 @@
 """People who use the console."""
 
-from collections.abc import Iterator
-
 import pytest
 from django.contrib.auth.models import User
-from django.core.cache import cache
 from django.test import Client
 
 PASSWORD = "brass-lamp-without-plug"
-
-
-@pytest.fixture(autouse=True)
-def _no_guesses_yet() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 @pytest.fixture

@@ -70,6 +70,8 @@ def test_the_authors_guide_runs_from_top_to_bottom(world: SandboxLedger, quick: 
         until(run, "waiting", also=lambda run: Operation.objects.filter(run=run, kind=Kind.TIMER).exists())
         clock.shift(timedelta(minutes=6))
         run = until(run)
+        family = until(services.start(Actor("test"), "orders_check", {}).run)
+    assert (family.status, family.result) == ("completed", {"checked": 3, "failed": 0}), family.reason
     assert run.status == "completed", run.reason
     assert codec.decode(run.result) == {"arrived": True, "orders": [str(number), "1043"]}
     assert [row["parcel"] for row in rows] == [{"weight": 3}]

@@ -69,7 +69,7 @@ def test_a_small_refund_is_paid_settled_and_mailed_without_asking_anybody(world:
     assert world.summary().repeated == []
     assert "12.50 EUR" in told(world, run)
     model = Operation.objects.get(run=run, kind=Kind.MODEL)
-    assert model.name == stand_in.NAME and "stand-in" in str(model.response)
+    assert model.name == stand_in.NAME and "stand-in" in str(model.result)
 
 
 @pytest.mark.usefixtures("worker")
@@ -222,6 +222,24 @@ def test_the_sync_keeps_every_page_once_however_often_the_provider_fails(world: 
     pages = SyncedPage.objects.filter(run_id=run.pk).order_by("number")
     assert [page.number for page in pages] == [1, 2, 3, 4]
     assert len({item["sku"] for page in pages for item in page.items}) == 80
+
+
+# --- order_audit -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_audit_adds_up_what_its_children_found_and_names_those_that_failed(world: SandboxLedger):
+    run = until(begin("order_audit", first=1000, orders=12), timeout=30)
+    assert run.status == "completed", run.reason
+    orders = [tools.get_order(str(number), timeout=5) for number in range(1000, 1012)]
+    lost = [order.id for order in orders if order.status == "lost_in_transit"]
+    assert codec.decode(run.result) == {
+        "checked": 12 - len(lost),
+        "failed": len(lost),
+        "amount": sum(order.amount for order in orders if order.status != "lost_in_transit"),
+    }
+    failed = Run.objects.filter(parent_id=run.pk, status="failed").order_by("child_index")
+    assert [child.input["order_id"] for child in failed] == lost != []
 
 
 # --- flaky_report ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.processes import ROOT
 
-READERS = {"text", "flag", "integer", "number", "items", "secret"}
+READERS = {"text", "flag", "integer", "integers", "number", "items", "apps", "secret"}
 PAGE = (ROOT / "docs/deployment.md").read_text()
 
 

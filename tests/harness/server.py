@@ -3,8 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -28,8 +28,10 @@ SETTINGS = {
 class ThrowAwayServer(PostgresServer):
     """A server of the tests' own: fast, not durable against power cuts, with faults on demand."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, settings=SETTINGS)
+    def __init__(
+        self, folder: Path, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None
+    ) -> None:
+        super().__init__(folder, settings={**SETTINGS, **(settings or {})}, binaries=binaries)
 
     def restart(self, mode: StopMode = "fast") -> None:
         """Stop (`immediate`: without checkpoint, as after a crash) and start; returns when connections are accepted."""
@@ -74,9 +76,13 @@ def remove_left_overs() -> None:
     """Stop the servers of test runs that were killed, and remove their folders."""
     for folder in Path(tempfile.gettempdir()).glob("agentops-tests-*-*"):
         pid = folder.name.split("-")[2]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)) and folder.stat().st_uid == os.geteuid():
-            ThrowAwayServer(folder / "postgres").stop("immediate")
-            shutil.rmtree(folder, ignore_errors=True)
+        if not pid.isdecimal() or psutil.pid_exists(int(pid)):
+            continue
+        # Several runs, or several processes of one, may come by at the same moment: another one was faster.
+        with suppress(FileNotFoundError):
+            if folder.stat().st_uid == os.geteuid():
+                ThrowAwayServer(folder / "postgres").stop("immediate")
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class Databases:
@@ -86,9 +92,13 @@ class Databases:
         self.maintenance_url = maintenance_url
 
     def copy(self, source: str, target: str) -> None:
-        """Make `target` anew as a copy of `source`; sessions of `target` are ended, `source` must have none."""
+        """Make `target` anew as a copy of `source`; sessions of both are ended."""
         with psycopg.connect(self.maintenance_url, autocommit=True) as connection:
             self._drop(connection, target)
+            # A pooler keeps its own open after its clients have gone.
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [source]
+            )
             connection.execute(
                 sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
                     sql.Identifier(target), sql.Identifier(source)

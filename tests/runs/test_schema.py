@@ -15,7 +15,7 @@ from django.db.utils import DatabaseError
 from approvals.models import Approval, ApprovalVersion, Vote
 from runs import clock, lifecycle
 from runs.apps import APPEND_ONLY
-from runs.models import Attempt, AuditEvent, Clock, LogLine, Message, Operation, Policy, Run, Signal
+from runs.models import Attempt, AuditEvent, Clock, LogLine, Message, Operation, Policy, Run, Signal, StartKey
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.states import Status
@@ -128,6 +128,9 @@ def one_row_of_each() -> None:
     )
     lifecycle.append_event(run, "noted", lifecycle.AGENT)
     AuditEvent.objects.create(kind="limits", target="tool charge", actor="Ada")
+    StartKey.objects.create(
+        workflow="parcel", start_key=str(run.pk), run_id=run.pk, input_digest="", deleted_at=now
+    )
     approval = factories.approval()
     Vote.objects.create(
         approval=approval, version=1, digest="", verdict="approve", voter=factories.user(), voter_name=""
@@ -140,6 +143,7 @@ CHANGES = {
     "runs_audit_event": "reason = 'other'",
     "approvals_vote": "verdict = 'reject'",
     "approvals_version": "payload = '{}'",
+    "runs_start_key": "start_key = 'other'",
 }
 
 
@@ -293,6 +297,8 @@ def policy(**fields: Any) -> Callable[[], object]:
 RUN, VISIT = new_id(), {"step_seq": 1, "position": "1", "attempt_no": 1}
 LATER = {"wake_at": "2030-01-01T00:00:00Z", "sort_at": "2030-01-01T00:00:00Z"}
 
+CHILD: dict[str, Any] = {"parent_id": new_id(), "parent_operation_id": new_id(), "child_index": 0, "depth": 1}
+
 BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ("run_status_known", run_as(Status.WAITING, status="dancing")),
     ("run_priority_range", run_as(Status.QUEUED, priority=10)),
@@ -315,6 +321,7 @@ BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ("run_cancelling_compensates", run_as(Status.CANCELLING, compensating=False)),
     ("run_visit_counts_from_one", run_as(Status.QUEUED, step_seq=0)),
     ("run_start_key_once", twice(lambda: factories.run(start_key="7"))),
+    ("run_child_once", twice(lambda: factories.run(**CHILD))),
     ("operation_identity", twice(lambda: factories.operation(factories_run(), position="1"))),
     ("operation_kind_known", operation_as(Kind.QUERY, OpStatus.DONE, kind="guess")),
     ("operation_status_known", lambda: unfinished_as_nothing()),
@@ -360,6 +367,9 @@ BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ("policy_seconds_within_a_year", policy(timeout_s=1e12)),
     ("policy_seconds_within_a_year", policy(backoff_max_s=float("nan"))),
     ("policy_crash_limit_positive", policy(crash_limit=0)),
+    ("policy_retention_range", policy(retention_days=0)),
+    ("policy_retention_range", policy(retention_days=36_526)),
+    ("policy_retention_is_workflow", policy(scope="tool", retention_days=5)),
     ("policy_pause_is_workflow", policy(scope="tool", paused=True)),
     ("clock_one_row", lambda: Clock.objects.create(id=2, shift="1 second")),
     (

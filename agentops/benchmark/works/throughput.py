@@ -1,4 +1,4 @@
-"""W1: ten-step runs of trivial steps, all at once, in turns with the floor."""
+"""W1 and W1b: ten-step runs, all at once, in turns with the floor: of trivial steps, and with one effect in each step."""
 
 import time
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from agentops.benchmark import scratch
 from agentops.benchmark.bench import Bench
 from agentops.benchmark.figures import Figures
 from agentops.benchmark.floor import CONNECTIONS, Floor, floor
+from agentops.benchmark.workers import Memory
 from agentops.benchmark.workflows import STEPS
 
 ROUND_LIMIT_S = 120.0
@@ -26,26 +27,71 @@ class Wal:
     images: int = 0
 
 
-def measure(bench: Bench, *, engine: bool) -> Figures:
-    """The floor, and the engine's steps if wanted."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Medians over the rounds; per step, claims, beats and the end of runs included."""
+
+    floors: list[dict[int, float]]
+    steps_per_s: float
+    commits_per_step: float
+    wal_bytes_per_step: int
+    wal_image_bytes_per_step: int
+    memory: Memory
+
+
+def measure_floor(bench: Bench) -> Figures:
     with floor(scratch.url(scratch.FLOOR)) as made:
-        if not engine:
-            return _floor_figures([_floor_round(made, bench) for _ in range(bench.size.rounds)])
-        return _with_engine(bench, made)
+        return _floor_figures([_floor_round(made, bench) for _ in range(bench.size.rounds)], "floor.")
+
+
+def measure(bench: Bench) -> Figures:
+    """W1, and the floor."""
+    with floor(scratch.url(scratch.FLOOR)) as made:
+        measured = _measure(bench, made, "benchmark_ten")
+    figures = _floor_figures(measured.floors, "floor.")
+    ratio = round(measured.steps_per_s / figures["floor.steps_per_s"], 3)
+    figures |= {
+        "W1.steps_per_s": measured.steps_per_s,
+        "W1.ratio_to_floor": ratio,
+        "W1.commits_per_step": measured.commits_per_step,
+        "W1.wal_bytes_per_step": measured.wal_bytes_per_step,
+        "W1.wal_image_bytes_per_step": measured.wal_image_bytes_per_step,
+        "W1.heap_only_updates": _heap_only(),
+        "memory.processes": measured.memory.processes,
+        "memory.rss_mb": measured.memory.rss,
+    }
+    if measured.memory.pss is not None:
+        figures["memory.pss_mb"] = measured.memory.pss
+    return figures
+
+
+def measure_effects(bench: Bench) -> Figures:
+    """W1b, and the floor beside which it was measured."""
+    with floor(scratch.url(scratch.FLOOR)) as made:
+        measured = _measure(bench, made, "benchmark_ten_effects")
+    figures = _floor_figures(measured.floors, "W1b.floor_")
+    ratio = round(measured.steps_per_s / figures["W1b.floor_steps_per_s"], 3)
+    return figures | {
+        "W1b.steps_per_s": measured.steps_per_s,
+        "W1b.ratio_to_floor": ratio,
+        "W1b.commits_per_step": measured.commits_per_step,
+        "W1b.wal_bytes_per_step": measured.wal_bytes_per_step,
+    }
 
 
 def _floor_round(made: Floor, bench: Bench) -> dict[int, float]:
     return {n: made.steps_per_s(n, bench.size.floor_s) for n in CONNECTIONS}
 
 
-def _floor_figures(rounds: list[dict[int, float]]) -> Figures:
+def _floor_figures(rounds: list[dict[int, float]], prefix: str) -> Figures:
     """The best number of connections, by the median of the rounds."""
     medians = {n: median(r[n] for r in rounds) for n in CONNECTIONS}
     best = max(medians, key=lambda n: medians[n])
-    return {"floor.steps_per_s": round(medians[best]), "floor.connections": best}
+    return {f"{prefix}steps_per_s": round(medians[best]), f"{prefix}connections": best}
 
 
-def _with_engine(bench: Bench, made: Floor) -> Figures:
+def _measure(bench: Bench, made: Floor, workflow: str) -> _Measured:
+    """Rounds of the floor and of ten-step runs of this workflow, in turns."""
     size = bench.size
     floors: list[dict[int, float]] = []
     rates: list[float] = []
@@ -53,34 +99,28 @@ def _with_engine(bench: Bench, made: Floor) -> Figures:
     before = _commits(bench)
     with bench.workers() as workers:
         warm = size.runs // 5 + 1
-        _round(bench, 0, warm)
+        _round(bench, workflow, 0, warm)
         for number in range(size.rounds):
             floors.append(_floor_round(made, bench))
             # From here on the first change of a page writes an image of it: those are counted apart.
             bench.server.execute("CHECKPOINT")
-            with _wal(bench, log):
-                rates.append(_round(bench, (number + 1) * 1_000_000, size.runs))
+            with logged(bench, log):
+                rates.append(_round(bench, workflow, (number + 1) * 1_000_000, size.runs))
         memory = workers.memory()
     steps = size.runs * size.rounds * STEPS
-    figures = _floor_figures(floors)
-    figures |= {
-        "W1.steps_per_s": round(median(rates), 1),
-        "W1.ratio_to_floor": round(median(rates) / figures["floor.steps_per_s"], 3),
-        "W1.commits_per_step": round((_commits(bench) - before) / (steps + warm * STEPS), 3),
-        "W1.wal_bytes_per_step": round(log.records / steps),
-        "W1.wal_image_bytes_per_step": round(log.images / steps),
-        "W1.heap_only_updates": _heap_only(),
-        "memory.processes": memory.processes,
-        "memory.rss_mb": memory.rss,
-    }
-    if memory.pss is not None:
-        figures["memory.pss_mb"] = memory.pss
-    return figures
+    return _Measured(
+        floors=floors,
+        steps_per_s=round(median(rates), 1),
+        commits_per_step=round((_commits(bench) - before) / (steps + warm * STEPS), 3),
+        wal_bytes_per_step=round(log.records / steps),
+        wal_image_bytes_per_step=round(log.images / steps),
+        memory=memory,
+    )
 
 
-def _round(bench: Bench, first: int, count: int) -> float:
+def _round(bench: Bench, workflow: str, first: int, count: int) -> float:
     """Steps per second from the moment when the runs are enqueued, or the first one is begun, to the last one's end."""
-    runs = bench.start_many("benchmark_ten", first, count)
+    runs = bench.start_many(workflow, first, count)
     enqueued = _ask("SELECT clock_timestamp()")
     bench.trace.wait(
         lambda mark: mark.what == "ten" and mark.number >= first,
@@ -129,7 +169,7 @@ def _commits(bench: Bench) -> int:
 
 
 @contextmanager
-def _wal(bench: Bench, log: Wal) -> Iterator[None]:
+def logged(bench: Bench, log: Wal) -> Iterator[None]:
     """Add what is logged inside the block, by all of the server."""
     begun = _lsn(bench)
     yield

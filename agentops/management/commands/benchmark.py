@@ -5,13 +5,17 @@ import os
 import signal
 import sys
 from argparse import ArgumentTypeError
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
-WORKS = ("floor", "W1", "W2", "W3", "W4")
+WORKS = ("floor", "W1", "W1b", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "W10", "W11", "growth")
+#: They take minutes to fill a table with a million runs: measured where they are asked for.
+LARGE = ("W5", "W10", "growth")
 
 
 class Command(BaseCommand):
@@ -24,9 +28,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--only",
             type=_works,
-            default=WORKS,
+            default=tuple(work for work in WORKS if work not in LARGE),
             metavar="W1,W2,…",
-            help=f"measure these works only; known: {', '.join(WORKS)}",
+            help=f"measure these works only; known: {', '.join(WORKS)} (default: without {', '.join(LARGE)})",
         )
         parser.add_argument(
             "--json", type=Path, metavar="FILE", help="write the figures to this file as well"
@@ -36,6 +40,18 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--slots", type=int, metavar="M", help="slots of each (default: as manage.py worker)"
+        )
+        parser.add_argument(
+            "--rows",
+            type=int,
+            metavar="N",
+            help="runs of the large tables of W5, W10 and growth (default 1,000,000); at most so many due ones of W7",
+        )
+        parser.add_argument(
+            "--chart",
+            type=Path,
+            metavar="FILE",
+            help="measure growth as well, and draw it into this SVG file",
         )
         parser.add_argument(
             "--quick",
@@ -58,12 +74,16 @@ class Command(BaseCommand):
             for part in (f"--{name}", str(options[name]))
         ]
         figures: Figures = {}
+        size = QUICK if options["quick"] else FULL
+        if rows := options["rows"]:
+            size = replace(size, many=rows, due=min(rows, size.due))
         try:
             with (
                 scratch_databases() as server,
-                bench(server, QUICK if options["quick"] else FULL, arguments) as made,
+                bench(server, size, arguments) as made,
             ):
-                for work in _in_order(options["only"]):
+                wanted = (*options["only"], *(["growth"] if options["chart"] else []))
+                for work in _in_order(wanted):
                     self.stderr.write(f"measuring {work} …")
                     figures |= _measure(work, made)
                 version = server.info.parameter_status("server_version")
@@ -71,30 +91,66 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         console = Console(width=None if sys.stdout.isatty() else 150)
         console.print(table(figures))
+        if options["chart"]:
+            from agentops.benchmark.chart import growth_svg
+
+            about = f"PostgreSQL {version}, {os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}"
+            options["chart"].write_text(growth_svg(figures, about))
         if options["json"]:
-            about = {
+            facts = {
                 "quick": options["quick"],
                 "cpus": os.cpu_count(),
                 "postgresql": version,
                 "workers": arguments,
             }
-            options["json"].write_text(json.dumps({**figures, "about": about}, indent=2) + "\n")
+            options["json"].write_text(json.dumps({**figures, "about": facts}, indent=2) + "\n")
 
 
 def _measure(work: str, made: Any) -> dict[str, float]:
     # Importing the workflows here makes them known to the services of this process.
     from agentops.benchmark import workflows  # noqa: F401
-    from agentops.benchmark.works import idle_start, recovery, resume, throughput
+    from agentops.benchmark.works import (
+        claims,
+        fan_out,
+        growth,
+        idle_start,
+        large_state,
+        model_calls,
+        pages,
+        parked,
+        recovery,
+        resume,
+        starting,
+        throughput,
+    )
 
     match work:
         case "floor":
-            return throughput.measure(made, engine=False)
+            return throughput.measure_floor(made)
         case "W1":
-            return throughput.measure(made, engine=True)
+            return throughput.measure(made)
+        case "W1b":
+            return throughput.measure_effects(made)
         case "W2":
             return idle_start.measure(made)
         case "W3":
             return resume.measure(made)
+        case "W5":
+            return parked.measure(made)
+        case "W6":
+            return model_calls.measure(made)
+        case "W7":
+            return claims.measure(made)
+        case "W8":
+            return large_state.measure(made)
+        case "W9":
+            return fan_out.measure(made)
+        case "W10":
+            return pages.measure(made)
+        case "W11":
+            return starting.measure(made)
+        case "growth":
+            return growth.measure(made)
     return recovery.measure(made)
 
 

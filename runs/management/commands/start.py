@@ -82,7 +82,10 @@ class Command(BaseCommand):
             with _opened(name) as file:
                 given = parse_json(file.read(), _shown(name))
         started = services.start(actor, workflow, given, start_key=key, subject=subject, **shared)
-        self.stdout.write(f"{started.run.pk} {'started' if started.created else 'had been started before'}")
+        said = "started" if started.created else "had been started before"
+        self.stdout.write(
+            f"{started.run.pk} {said}{', and has been deleted since' if started.deleted else ''}"
+        )
 
     def _many(self, actor: Actor, workflow: str, name: str, key: str | None, shared: dict[str, Any]) -> None:
         keys: Callable[[int], str] | None = None if key is None else lambda number: f"{key}/{number}"

@@ -115,3 +115,25 @@ def note(ctx: Any) -> Goto:
 @atomic.step
 def end(ctx: Any) -> Complete:
     return Complete("done")
+
+
+leaf = Workflow("z_leaf", input=Given)
+
+
+@leaf.step(start=True)
+def refund_a_part(ctx: Any) -> Complete:
+    time.sleep(ctx.input.seconds)
+    ctx.call(z_refund, order=ctx.input.order)
+    return Complete(ctx.input.order)
+
+
+family = Workflow("z_family", input=Given)
+
+
+@family.step(start=True)
+def join(ctx: Any) -> Complete:
+    """Children that each refund once; after they have ended, one refund more."""
+    parts = [{"order": f"{ctx.input.order}.{n}", "seconds": ctx.input.seconds * n} for n in range(3)]
+    done = ctx.map(leaf, parts).results
+    ctx.call(z_refund, order=f"{ctx.input.order} joined")
+    return Complete(done)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from runs import clock, doctor, lifecycle
+from runs import clock, doctor, families, lifecycle
 from runs.engine.execution import attempt_digest
 from runs.models import Attempt, Message, Policy, Run, Signal
 from runs.models.operation import Kind, OpStatus
@@ -14,6 +14,7 @@ from runs.models.run import new_id
 from runs.states import AttentionKind, Outcome, Status
 from tests import factories
 from tests.runs.doctor.conftest import Look, execute, unguarded
+from tests.runs.engine.family import parked, silently_ended
 
 pytestmark = pytest.mark.django_db
 
@@ -163,6 +164,58 @@ def test_a_wait_that_was_settled_before_the_run_waited_again_is_no_lost_wakeup(l
     factories.operation(wait.run, Kind.TIMER, OpStatus.DONE, finished_at=clock.now() - timedelta(minutes=1))
     attempt(wait.run, outcome=Outcome.SUSPENDED)
     assert look(doctor.lost_wakeup) == []
+
+
+def test_a_parent_whose_children_have_ended_and_that_is_not_due_was_not_told(look: Look):
+    run, _, made = parked(2)
+    silently_ended(made[0])
+    assert look(doctor.parent_not_told) == []
+    silently_ended(made[1])
+    assert str(run.pk) in one(look(doctor.parent_not_told))
+    lifecycle.set_due(run)
+    assert look(doctor.parent_not_told) == []
+
+
+def test_a_parent_that_has_enough_children_and_is_not_due_was_not_told(look: Look):
+    run, _, made = parked(3, wanted=1)
+    silently_ended(made[0], Status.FAILED)
+    assert look(doctor.parent_not_told) == []
+    silently_ended(made[1])
+    assert str(run.pk) in one(look(doctor.parent_not_told))
+
+
+def test_a_child_under_way_whose_parent_is_gone_is_an_orphan(look: Look):
+    run, wait, (child,) = parked(1)
+    assert look(doctor.orphan) == []
+    with unguarded():
+        execute("DELETE FROM runs_operation WHERE id = %s", wait.pk)
+    assert f"run {child.pk} of {run.pk}" in one(look(doctor.orphan))
+    silently_ended(child)
+    assert look(doctor.orphan) == []
+
+
+def test_children_that_a_run_waits_for_and_that_are_not_there_are_missing(look: Look):
+    run, _, made = parked(3)
+    assert look(doctor.missing_children) == []
+    with unguarded():
+        execute("DELETE FROM runs_run WHERE id = %s", made[1].pk)
+    assert f"run {run.pk}: 2 of 3 child runs of f_child" in one(look(doctor.missing_children))
+
+
+@pytest.mark.parametrize("rest", ["cancel", "at_end"])
+def test_a_child_that_nobody_waits_for_and_nobody_cancels_is_found(rest: str, look: Look):
+    run, wait, made = parked(2)
+    Run.objects.filter(pk=run.pk).update(status="cancelled", finished_at=clock.now() - timedelta(minutes=1))
+    execute(
+        "UPDATE runs_operation SET rest = %s, status = 'closed', finished_at = now() - interval '1 minute' WHERE id = %s",
+        rest,
+        wait.pk,
+    )
+    silently_ended(made[0])
+    (found,) = look(doctor.unneeded_child)
+    assert (found.count, str(made[1].pk) in found.sample[0]) == (1, True)
+    families.cancel_rest(wait.pk)
+    assert look(doctor.unneeded_child) == []
 
 
 def test_a_kept_signal_for_an_open_wait_is_found(look: Look):
@@ -417,6 +470,17 @@ def test_limits_of_what_nobody_declares_are_a_warning(look: Look):
     ]:
         Policy.objects.create(scope=scope, name=name)
     assert one(look(doctor.policy_of_nothing), "warning") == "step parcel/gone"
+
+
+def test_finished_runs_that_retention_left_behind_are_a_warning(look: Look):
+    factories.run(Status.COMPLETED)
+    factories.run(Status.WAITING)
+    clock.shift(timedelta(days=91))
+    assert look(doctor.retention_behind) == []
+    clock.shift(timedelta(days=2))
+    assert "more than 90 days ago" in one(look(doctor.retention_behind), "warning")
+    Policy.objects.create(scope="workflow", name="parcel", retention_days=95)
+    assert look(doctor.retention_behind) == []
 
 
 def test_a_sample_is_short_and_the_count_is_whole(look: Look):

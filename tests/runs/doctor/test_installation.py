@@ -100,6 +100,24 @@ def test_a_missing_role_is_a_warning(look: Look):
     assert one(look(doctor.role_rights), "warning") == "role agentops_app does not exist"
 
 
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("ALTER FUNCTION agentops_delete_runs SECURITY INVOKER", "not SECURITY DEFINER"),
+        ("GRANT EXECUTE ON FUNCTION agentops_delete_runs TO PUBLIC", "may be called by everybody"),
+        (
+            "REVOKE EXECUTE ON FUNCTION agentops_delete_runs FROM agentops_app",
+            "may not be called by agentops_app",
+        ),
+        ("ALTER TABLE runs_run OWNER TO pg_monitor", "owned by another role than runs_run"),
+    ],
+)
+def test_a_retention_function_with_other_rights_is_found(look: Look, sql: str, told: str):
+    assert look(doctor.retention_function) == []
+    run_sql(sql)
+    assert one(look(doctor.retention_function)) == f"agentops_delete_runs: {told}"
+
+
 # --- installation --------------------------------------------------------------------------------------------------------
 
 

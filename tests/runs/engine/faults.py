@@ -12,6 +12,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 
 from runs.engine.database import Database
 from runs.engine.execution import Execution
+from runs.engine.statements import Fenced
 
 
 class Losses:
@@ -21,20 +22,25 @@ class Losses:
         self._patch = patch
         self.lost = 0
 
-    def of_statement(self, statement: str, *, then: Callable[[], Any] = lambda: None) -> None:
+    def of_statement(self, statement: str | Fenced, *, then: Callable[[], Any] = lambda: None) -> None:
         """The next execution of this hot statement commits, and the worker hears of a broken connection."""
-        real, left = Database.once, [1]
+        real, texts, left = Database.all, [statement], [1]
+        if isinstance(statement, Fenced):
+            texts = [statement.together, statement.alone]
 
-        def once(database: Database, text: str, parameters: Any) -> Any:
-            answer = real(database, text, parameters)
-            if text == statement and left:
+        def execute(database: Database, text: str, parameters: Any) -> Any:
+            loses = text in texts and bool(left)
+            if loses:
+                # Before it commits: the test may look as soon as it has.
                 left.pop()
                 self.lost += 1
+            answer = real(database, text, parameters)
+            if loses:
                 then()
                 raise psycopg.OperationalError("the connection was lost")
             return answer
 
-        self._patch.setattr(Database, "once", once)
+        self._patch.setattr(Database, "all", execute)
 
     def of_colder_move(self, *, then: Callable[[], Any] = lambda: None) -> None:
         """The next transaction under the run's lock commits, and the worker hears of a broken connection."""
@@ -50,11 +56,13 @@ class Losses:
                 here.armed = False
 
         def commit(wrapper: DatabaseWrapper) -> None:
-            real_commit(wrapper)
-            if getattr(here, "armed", False) and left:
+            loses = getattr(here, "armed", False) and bool(left)
+            if loses:
                 left.pop()
                 self.lost += 1
                 here.armed = False
+            real_commit(wrapper)
+            if loses:
                 then()
                 raise django.db.OperationalError("the connection was lost")
 

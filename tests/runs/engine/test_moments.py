@@ -12,7 +12,7 @@ import pytest
 from approvals.models import Approval
 from approvals.services import edit
 from runs import clock, codec
-from runs.engine import context, effects, execution, executor, leases
+from runs.engine import context, doubt, effects, execution, executor, leases, queries, sending
 from runs.engine.classify import Verdict, classify
 from runs.engine.lease import Lease
 from runs.engine.lease import clock as lease_clock
@@ -47,7 +47,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], No
             if now:
                 work()
 
-        for module in (effects, executor):
+        for module in (effects, sending, doubt, queries, executor):
             monkeypatch.setattr(module, "failpoint", passed)
 
     return arrange
@@ -233,7 +233,7 @@ def test_what_is_absent_is_sent_again_only_when_the_settle_time_has_passed_since
 def test_what_is_absent_is_not_sent_again_while_its_sender_may_act_and_a_person_is_asked_in_time(
     monkeypatch: pytest.MonkeyPatch, transactional_db: None, quick: None
 ) -> None:
-    monkeypatch.setattr(effects, "LOOKS", 2)
+    monkeypatch.setattr(doubt, "LOOKS", 2)
     left = left_by(factories.worker(), "o_left_behind", "settle", "settle_slowly")
     with running_worker():
         clock.shift(timedelta(hours=1))
@@ -373,7 +373,7 @@ def test_a_claim_that_was_superseded_writes_nothing_any_more(
                 tried.set()
 
     monkeypatch.setattr(worker.executor, "run", run_it)
-    for module in (effects, executor):
+    for module in (effects, sending, doubt, queries, executor):
         monkeypatch.setattr(module, "failpoint", passed)
     run = begin(workflow, 1, text)
     if workflow == "t_signal":

@@ -289,7 +289,7 @@ def test_an_atomic_step_whose_commit_was_not_answered_is_not_repeated(
 # --- answers of COMMIT that are lost ---------------------------------------------------------------------------
 
 
-HOT = {
+HOT: dict[str, tuple[str | statements.Fenced, str, str]] = {
     "intent": (statements.INTENT, "t_effect", "pay"),
     "outcome": (statements.OUTCOME, "t_effect", "post"),
     "query": (statements.RECORD, "t_forget", ""),

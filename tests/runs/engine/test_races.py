@@ -1,13 +1,13 @@
 """Claim, cancel, signal, two decisions, time-out and force-resume of one run at one instant, by sessions of their own.
 
-Whoever wins, nobody deadlocks, the run comes to an end, and callers are told who won.
+Whoever wins, nobody deadlocks, the run comes to an end, and callers are told who won. Every two of these and of all others, in
+1,000 rounds: tests/races/test_pairs.py.
 """
 
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from django.db import connection
 
 from approvals.models import Approval
@@ -19,18 +19,10 @@ from runs.models import Operation, Run
 from runs.services import cancel, force_resume, receive_signal, start
 from tests import factories
 from tests.harness.waiting import wait_until
+from tests.races.stage import deadlocks
 from tests.runs.engine import odd_flows  # noqa: F401
 from tests.runs.engine.conftest import until
 from tests.runs.engine.flows import world
-
-
-def deadlocks() -> int:
-    """Deadlocks that PostgreSQL has ended in this database."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
-        count: int = cursor.fetchone()[0]
-        return count
 
 
 class Racers:
@@ -139,8 +131,3 @@ def play(rounds: int) -> None:
 
 def test_twenty_races_have_one_winner_each_and_lose_no_wake_up(worker: RunWorker) -> None:
     play(20)
-
-
-@pytest.mark.long
-def test_a_thousand_races_have_one_winner_each_and_lose_no_wake_up(worker: RunWorker) -> None:
-    play(1000)

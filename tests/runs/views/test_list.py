@@ -100,7 +100,7 @@ def test_empty_says_why(operator, support):
     assert "No runs yet" in operator.get("/runs/").content.decode()
     assert "No run is like this now." in operator.get("/runs/?status=failed").content.decode()
     html = operator.get("/runs/?q=zz&status=failed").content.decode()
-    assert "No id begins with" in html and 'href="?status=failed"' in html
+    assert "No id, subject or start key begins with" in html and 'href="?status=failed"' in html
 
 
 def test_a_poll_gets_the_region_or_304(operator):

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import URLPattern, reverse
 
 from runs import urls
-from runs.models import Attempt
+from runs.models import Attempt, Message
 from runs.states import Status
 from tests import factories
 from tests.runs.views.people import client
@@ -37,6 +37,7 @@ TABLE = {
     "operation": May(ALL),
     "value": May(ALL),
     "operation_value": May(ALL),
+    "record_value": May(ALL),
     "start": May(ALL),
     "start_workflow": May(ALL, ALL),
     "retry": May(SUPPORT, SUPPORT),
@@ -65,6 +66,9 @@ def addresses() -> dict[str, str]:
         started_at=run.created_at,
         ended_at=run.created_at,
     )
+    message = Message.objects.create(
+        run_id=run.pk, step_seq=1, position="000001", attempt_no=1, role="user", content="hello", digest="d"
+    )
     failed, waiting = factories.run(Status.FAILED), factories.run(Status.WAITING)
     arguments: dict[str, list[Any]] = {
         "list": [],
@@ -75,6 +79,7 @@ def addresses() -> dict[str, str]:
         "operation": [run.pk, doubt.pk],
         "value": [run.pk, "state"],
         "operation_value": [run.pk, doubt.pk, "request"],
+        "record_value": [run.pk, "messages", message.pk],
         "retry": [failed.pk],
         "cancel": [waiting.pk],
         "force_resume": [waiting.pk],

@@ -1,0 +1,92 @@
+"""What an operation asks of whoever drives it, and what an attempt wants when it suspends.
+
+Operations are generators that yield what has to be done outside the database (`Call`) or in it (`Block`), so that `def` and
+`async def` steps share one protocol: a driver in `context` carries the requests out, on the thread or off the event loop.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from runs.engine.execution import Record
+from runs.errors import Diverged, Suspend
+
+if TYPE_CHECKING:
+    from runs.engine.visit import Visit
+
+
+@dataclass(frozen=True)
+class Block:
+    """Something short that blocks: a statement or a transaction."""
+
+    work: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The outside world: no transaction and no pooled connection is held while it works."""
+
+    fn: Callable[..., Any]
+    arguments: dict[str, Any]
+    is_async: bool
+    timeout: float
+
+
+Requests = Generator[Block | Call, Any, Any]
+
+
+@dataclass
+class OpenWait:
+    """Open this wait and suspend until it is settled."""
+
+    kind: str
+    name: str
+    position: str
+    ordinal: int
+    request: Any
+    digest: str
+    limit: timedelta | None
+    correlation: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    existing: uuid.UUID | None = None
+
+
+@dataclass
+class BackOff:
+    """Try again after `pause`; no worker is held."""
+
+    pause: timedelta
+    reason: str
+
+
+@dataclass
+class AskDoubt:
+    """Only a person can say whether this effect happened."""
+
+    operation_id: uuid.UUID
+    why: str
+
+
+Want = OpenWait | BackOff | AskDoubt
+
+
+def compare(record: Record, kind: str, name: str, digest: str) -> None:
+    """Raises Diverged when the record at this position is of something else."""
+    if (record.kind, record.name) != (kind, name):
+        raise Diverged(
+            f"operation {record.position} was {record.kind} {record.name} when it was recorded and is {kind} {name} now"
+        )
+    if record.args_digest != digest:
+        raise Diverged(
+            f"operation {record.position}, {kind} {name}, now has other arguments than when it was recorded"
+        )
+
+
+def suspend(visit: Visit, want: Want) -> Suspend:
+    """Note what the attempt waits for; the executor carries it out in one transaction once the body has unwound."""
+    visit.wants.append(want)
+    return Suspend()

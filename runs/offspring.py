@@ -1,0 +1,70 @@
+"""Child runs on the page of their parent: how many stand how, those that need a look first, one page of them."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Case, IntegerField, QuerySet, Value, When
+
+from runs import selectors
+from runs.models import Operation, Run
+from runs.models.operation import Kind
+from runs.states import Status
+
+#: Children on one page.
+ROWS = 10
+#: What a reader looks for comes first.
+ORDER = (
+    Status.ATTENTION,
+    Status.FAILED,
+    Status.CANCELLED,
+    Status.RETRYING,
+    Status.CANCELLING,
+    Status.WAITING,
+    Status.RUNNING,
+    Status.QUEUED,
+    Status.COMPLETED,
+)
+
+
+@dataclass(frozen=True)
+class Children:
+    """The child runs of one run."""
+
+    total: int
+    counts: Sequence[tuple[Status, int]]
+    """By status, without those that none has; of the first CHILDREN_COUNTED."""
+    rows: Sequence[Run]
+    chosen: str
+    """The status that `rows` are limited to; "": those that need a look come first."""
+    after: uuid.UUID | None
+    """Where the next page of the chosen status begins; None where there is none."""
+
+    @property
+    def counted_all(self) -> bool:
+        return self.total <= selectors.CHILDREN_COUNTED
+
+
+def children(
+    run_id: uuid.UUID, version: selectors.Version, *, status: str = "", after: uuid.UUID | None = None
+) -> Children:
+    """A page of the child runs of a run, of one status if wanted. One query."""
+    chosen = status if status in Status.values else ""
+    found = of(run_id).defer(*selectors.PAYLOADS)
+    if chosen:
+        found = found.filter(status=chosen).order_by("pk")
+        if after is not None:
+            found = found.filter(pk__gt=after)
+    else:
+        ranks = [When(status=one, then=Value(rank)) for rank, one in enumerate(ORDER)]
+        found = found.annotate(rank=Case(*ranks, output_field=IntegerField())).order_by("rank", "pk")
+    rows = list(found[: ROWS + 1])
+    more, rows = len(rows) > ROWS, rows[:ROWS]
+    counts = [(one, version.children_by_status[one]) for one in ORDER if one in version.children_by_status]
+    return Children(version.children, counts, rows, chosen, rows[-1].pk if more and chosen else None)
+
+
+def of(run_id: uuid.UUID) -> QuerySet[Run]:
+    """All child runs of a run, through its waits: no index leads from a parent to them."""
+    waits = Operation.objects.filter(run_id=run_id, kind=Kind.CHILD).values("pk")
+    return Run.objects.filter(parent_operation_id__in=waits)

@@ -1,0 +1,147 @@
+"""The page of a parent shows its child runs, and the page of a child leads to its parent."""
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from runs import offspring, selectors
+from runs.models import Run
+from runs.models.operation import Kind, OpStatus
+from runs.states import Status
+from tests import factories
+from tests.runs.engine.family import as_running, ended, parked, silently_ended
+from tests.runs.views.people import client
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operator() -> Client:
+    return client("operators")
+
+
+def page(browser: Client, run: Run, query: str = "") -> str:
+    response = browser.get(f"/runs/{run.pk}/{query}")
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def shown(html: str) -> list[str]:
+    """Ids of the child runs in the table, in its order."""
+    return re.findall(r'<tr id="child-([0-9a-f-]{36})"', html)
+
+
+def test_a_run_without_children_has_no_such_section(operator: Client) -> None:
+    assert "Child runs" not in page(operator, factories.run())
+
+
+def test_the_children_that_failed_come_first_with_their_reason(operator: Client) -> None:
+    run, _, made = parked(5)
+    silently_ended(made[0])
+    silently_ended(made[3], Status.FAILED)
+    Run.objects.filter(pk=made[3].pk).update(reason="the city was not found")
+    html = page(operator, run)
+    assert shown(html) == [str(made[place].pk) for place in (3, 1, 2, 4, 0)]
+    assert "Declared by the workflow: <bdi>the city was not found</bdi>" in html
+    assert re.search(r"children=failed#children\"[^>]*>Failed <span class=\"n\">1</span>", html)
+    assert re.search(r"Queued <span class=\"n\">3</span>", html)
+
+
+def test_each_status_can_be_paged_through(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offspring, "ROWS", 2)
+    run, _, made = parked(5)
+    silently_ended(made[0])
+    first = page(operator, run, "?children=queued")
+    assert shown(first) == [str(made[1].pk), str(made[2].pk)]
+    more = re.search(r'href="(\?children=queued&amp;after=[0-9a-f-]+)#children"', first)
+    assert more
+    second = page(operator, run, more[1].replace("&amp;", "&"))
+    assert shown(second) == [str(made[3].pk), str(made[4].pk)]
+    assert "Child runs, pages" not in second
+    assert "2 are shown; choose a status to page through all." in page(operator, run)
+
+
+@pytest.mark.parametrize(
+    "query", ["?children=nonsense", "?children=queued&after=nonsense", "?children=failed"]
+)
+def test_what_is_no_page_shows_what_there_is(query: str, operator: Client) -> None:
+    run, _, _ = parked(1)
+    assert "Child runs" in page(operator, run, query)
+
+
+def test_the_page_of_a_child_leads_to_its_parent(operator: Client) -> None:
+    run, _, made = parked(3)
+    html = page(operator, made[2])
+    assert f'href="/runs/{run.pk}/"' in html
+    assert "child 3, depth 1" in html
+
+
+def test_the_sentence_counts_the_children_that_are_waited_for(operator: Client) -> None:
+    run, _, made = parked(10)
+    assert str(selectors.why(run)) == "waiting for 10 child runs of f_child"
+    for one in made[:7]:
+        silently_ended(one)
+    assert str(selectors.why(run)) == "waiting for 3 of 10 child runs of f_child"
+    assert "Waiting for 3 of 10 child runs of f_child." in page(operator, run)
+    few, _, _ = parked(4, wanted=2)
+    assert str(selectors.why(few)) == "waiting for 4 child runs of f_child (2 are enough)"
+    one, _, _ = parked(1)
+    assert str(selectors.why(one)) == "waiting for a child run of f_child"
+
+
+def test_a_list_of_parents_takes_as_many_queries_however_many_they_are(
+    django_assert_num_queries: Any,
+) -> None:
+    some = [parked(3)[0] for _ in range(4)]
+    with django_assert_num_queries(4):
+        told = selectors.reasons(some)
+    assert {str(why) for why in told.values()} == {"waiting for 3 child runs of f_child"}
+
+
+def test_the_page_of_a_parent_takes_at_most_twelve_queries(
+    operator: Client, django_assert_max_num_queries: Any
+) -> None:
+    run, _, made = parked(30)
+    silently_ended(made[0], Status.FAILED)
+    with django_assert_max_num_queries(12):
+        page(operator, run)
+
+
+def test_the_page_changes_when_a_child_does() -> None:
+    run, _, made = parked(2)
+    before = selectors.version(run.pk)
+    assert (before.children, selectors.version(run.pk).tag) == (2, before.tag)
+    as_running(made[1])
+    assert selectors.version(run.pk).tag != before.tag
+
+
+def test_a_large_family_is_counted_up_to_a_limit(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "CHILDREN_COUNTED", 3)
+    run, _, _ = parked(5)
+    html = page(operator, run)
+    assert "5 started, the first 10,000 counted" in html
+    assert re.search(r"Queued <span class=\"n\">3</span>", html)
+
+
+def test_an_approval_that_a_child_waits_for_stands_in_the_inbox(operator: Client) -> None:
+    _, _, (child,) = parked(1)
+    approval = factories.approval(child)
+    html = operator.get("/approvals/").content.decode()
+    assert str(approval.pk) in html
+
+
+def test_what_hostile_children_say_is_text(operator: Client) -> None:
+    run, _, (child,) = parked(1)
+    Run.objects.filter(pk=child.pk).update(subject="<script>alert(1)</script>", reason="<b>\u202egnp.exe")
+    html = page(operator, run)
+    assert "<script>alert(1)" not in html
+    assert "<b>\u202e" not in html
+
+
+def test_an_ended_parent_still_shows_its_children(operator: Client) -> None:
+    run, wait, _ = parked(2)
+    ended(run)
+    assert len(shown(page(operator, run))) == 2
+    assert (wait.kind, OpStatus(wait.status)) == (Kind.CHILD, OpStatus.OPEN)

@@ -1,0 +1,208 @@
+"""Every address of the site, and a database in which each of them shows something."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from approvals.models import Approval
+from runs import clock, codec
+from runs.models import Attempt, LogLine, Message, Operation, Policy, Run, Signal, Worker
+from runs.models.operation import Kind, OpStatus
+from runs.states import Status
+from tests import factories
+
+
+@dataclass(frozen=True)
+class Place:
+    """One pattern of the site's addresses; `name` with its namespaces."""
+
+    name: str
+    parameters: tuple[str, ...]
+    view: Callable[..., HttpResponseBase]
+
+
+def places() -> list[Place]:
+    """Every pattern, found by walking through all of them: a new page is attacked without being listed."""
+
+    def walk(patterns: list[Any], namespaces: tuple[str, ...], outer: tuple[str, ...]) -> Iterator[Place]:
+        for one in patterns:
+            parameters = (*outer, *one.pattern.converters)
+            if isinstance(one, URLResolver):
+                inner = (*namespaces, one.namespace) if one.namespace else namespaces
+                yield from walk(one.url_patterns, inner, parameters)
+            else:
+                assert isinstance(one, URLPattern) and one.name, f"{one.pattern} has no name"
+                yield Place(":".join((*namespaces, one.name)), parameters, one.callback)
+
+    return list(walk(get_resolver(settings.ROOT_URLCONF).url_patterns, (), ()))
+
+
+PLACES = {place.name: place for place in places()}
+
+
+@dataclass
+class World:
+    """Two runs with everything that belongs to a run, `text` in each field; the second is somebody else's business."""
+
+    run: Run
+    other: Run
+    effect: Operation
+    message: Message
+    doubt: Operation
+    approval: Approval
+    worker: Worker
+    failed: Run
+    waiting: Run
+
+    def url(self, name: str, **changes: Any) -> str:
+        """The address of a page as it is for this world."""
+        arguments: dict[str, Any] = {
+            "run_id": self.run.pk,
+            "operation_id": self.effect.pk,
+            "approval_id": self.approval.pk,
+            "worker_id": self.worker.pk,
+            "part": "messages",
+            "row_id": self.message.pk,
+            "visit": 1,
+            "number": 1,
+            "what": "request" if "operation" in name else "state",
+            "workflow": "parcel",
+            "source": "shop",
+            "scope": "workflow",
+            "name": "parcel",
+            "status": 404,
+        }
+        of_state = {
+            "runs:retry": {"run_id": self.failed.pk},
+            "runs:cancel": {"run_id": self.waiting.pk},
+            "runs:force_resume": {"run_id": self.waiting.pk},
+            "runs:signal": {"run_id": self.waiting.pk},
+            "runs:answer_doubt": {"run_id": self.doubt.run_id, "operation_id": self.doubt.pk},
+        }
+        arguments |= of_state.get(name, {}) | changes
+        missing = set(PLACES[name].parameters) - set(arguments)
+        assert not missing, f"say in tests/security/world.py what {missing} of {name} is"
+        return reverse(name, kwargs={each: arguments[each] for each in PLACES[name].parameters})
+
+    def pages(self) -> dict[str, str]:
+        """The address of every page."""
+        return {name: self.url(name) for name in PLACES}
+
+
+def world(text: str = "plain", payload: str | None = None) -> World:
+    """`text` stands in every field that a person, an agent or a provider fills; `payload` in recorded values."""
+    text = codec.clean_text(text)
+    inner = text if payload is None else payload
+    value = {inner: [inner, {"deep": inner}]}
+    run, other = _run(text, value), _run(text, value)
+    effect = _belongings(run, text, value)
+    _belongings(other, text, value)
+    doubt = factories.doubt(name=text, request=value)
+    Run.objects.filter(pk=doubt.run_id).update(reason=text, subject=text)
+    waiting = factories.run(Status.WAITING, subject=text, state=value)
+    approval = factories.approval(
+        waiting,
+        arguments={"order": inner, "amount": inner} | ({} if text == "plain" else {inner: inner}),
+        name="book_courier" if text == "plain" else text,
+        why=text,
+        title=text,
+        schema={"type": "object"},
+    )
+    worker = factories.worker(beats=False, host=text[:200], code_version=text, gone_by=text)
+    Policy.objects.create(
+        scope="workflow", name="parcel", paused=True, pause_reason=text, changed_by=text, max_attempts=3
+    )
+    message = Message.objects.filter(run_id=run.pk).earliest("position")
+    failed = factories.run(Status.FAILED)
+    return World(run, other, effect, message, doubt, approval, worker, failed, waiting)
+
+
+def _run(text: str, value: Any) -> Run:
+    made = factories.run(
+        Status.FAILED,
+        subject=text,
+        start_key=f"{text} {uuid.uuid4()}",
+        tenant=text,
+        reason=text,
+        state=value,
+        external=value,
+        result=value,
+    )
+    Run.objects.filter(pk=made.pk).update(started_by_name=text, step=text, queue=text, input=value)
+    return made
+
+
+def _belongings(run: Run, text: str, value: Any) -> Operation:
+    now, common = clock.now(), {"run_id": run.pk, "step_seq": 1, "attempt_no": 1}
+    Attempt.objects.create(
+        **common,
+        epoch=1,
+        step=text,
+        outcome="failed",
+        started_at=now,
+        ended_at=now,
+        error_type=text,
+        error=text,
+        traceback=f'Traceback:\n  File "{text}", line 1, in {text}\n    {text}\n{text}',
+        closed_by=text,
+        state_after=value,
+    )
+    Message.objects.create(**common, position="1", role="user", content=value, digest="")
+    Message.objects.create(**common, position="2", role=text, content=next(iter(value)), digest="")
+    LogLine.objects.create(**common, position="1", level=text, text=text, data=value)
+    Signal.objects.create(
+        run_id=run.pk,
+        name=text,
+        correlation=text,
+        source=text,
+        external_id=str(run.pk),
+        payload=value,
+        digest="",
+        sent_by=text,
+        ignored=text,
+    )
+    factories.operation(run, Kind.QUERY, name=text, position=text, result=value)
+    factories.operation(run, Kind.MODEL, name=text, request=value, response=value, result=value)
+    return factories.operation(
+        run,
+        status=OpStatus.FAILED,
+        name=text,
+        provider_ref=text,
+        error_type=text,
+        error=text,
+        request=value,
+        approved=value,
+        response=value,
+        result=value,
+        settled_by=text,
+        correlation=text,
+        compensate_with=text,
+    )
+
+
+def dump() -> str:
+    """Every row of every table of the project, as one text."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+        )
+        tables = sorted(name for (name,) in cursor.fetchall())
+        lines = []
+        for table in tables:
+            cursor.execute(f'SELECT row_to_json(t)::text FROM "{table}" AS t')
+            lines += [f"{table} {row}" for (row,) in cursor.fetchall()]
+    return "\n".join(lines)
+
+
+def rows(table: str) -> list[dict[str, Any]]:
+    """The rows of one table, by column."""
+    with connection.cursor() as cursor:
+        cursor.execute(f'SELECT row_to_json(t)::text FROM "{table}" AS t')
+        return [json.loads(row) for (row,) in cursor.fetchall()]
