@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -81,7 +82,9 @@ def ask(*, awaited: bool, text: str = "go on?") -> dict[str, Any]:
     async def once() -> Any:
         return await function(request=request, timeout=5)
 
-    return dict(asyncio.run(once()))
+    # On a thread: a browser of earlier tests may keep a loop running on this one.
+    with ThreadPoolExecutor(1) as threads:
+        return dict(threads.submit(asyncio.run, once()).result())
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["def", "async def"])
