@@ -2,7 +2,8 @@
 
 What an attempt left is in `runs_attempt.state_after`: the state in full (small), a marker of a blob (a snapshot), or a patch
 against what the attempt before it left. The run's row then holds a pointer to the attempt that changed its state last, so that
-a step costs what it changed. Small states take neither way: they stand in full in both rows.
+a step costs what it changed. A small state stands in full in the run's row; of what follows each other in one claim, the first
+attempt keeps it in full as well, and the next ones the top-level values that they set.
 
 Patches are made of encoded values (`runs.codec`) and applied to them. One is recorded only if it makes exactly the new canonical
 text, and reading it back compares a checksum. Where redaction hides something, `state_after` tells what people may see, and
@@ -23,9 +24,13 @@ from runs import blobs, codec, redaction
 from runs.blobs import Packed
 from runs.codec import TAG
 
-PATCH, POINTER = "patch", "history"
+PATCH, SET, POINTER = "patch", "set", "history"
 #: A snapshot is due at the latest after so many patches: reading a state back reads no more rows.
 MOST_PATCHES = 500
+#: So many attempts in a row keep only what they set of a small state.
+MOST_SETS = 50
+#: Characters of a small state below which keeping it in full is as cheap.
+WORTH_SETTING = 100
 #: Containers and texts whose JSON is shorter are replaced as a whole.
 WORTH_A_LOOK = 200
 
@@ -49,6 +54,11 @@ def patch_from() -> int:
     """Bytes of JSON from which on a state is recorded as patches."""
     at: int = settings.AGENTOPS_PATCH_BYTES
     return at
+
+
+def is_large(encoded: Any) -> bool:
+    """Whether an encoded state is recorded as patches."""
+    return len(_text(encoded)) >= patch_from()
 
 
 # --- patches -------------------------------------------------------------------------------------------------------------
@@ -336,6 +346,28 @@ def keep(before: Large, parts: Parts, text: str, step_seq: int, attempt_no: int)
     return Kept(pointer, _text(blob.marker), sealed, blob, Large(parts, shown, 0, 0, True))
 
 
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A small state that the attempt before has recorded, in the memory of the worker that goes on with its run."""
+
+    parts: Parts
+    sets: int
+    """Attempts since one that kept it in full."""
+
+
+def keep_small(before: Small | None, encoded: Any, text: str) -> tuple[str | None, Small | None]:
+    """For the attempt's row, what `encoded`, of which people may see all, sets in the state before; None: keep it in full."""
+    if len(text) < WORTH_SETTING or (parts := parts_of(encoded)) is None:
+        return None, None
+    if before is None or before.sets >= MOST_SETS or not before.parts.keys() <= parts.keys():
+        return None, Small(parts, 0)
+    new = {key: json.loads(value) for key, value in parts.items() if before.parts.get(key) != value}
+    after = _text({TAG: SET, "v": new})
+    if len(after) > len(text) // 2:
+        return None, Small(parts, 0)
+    return after, Small(parts, before.sets + 1)
+
+
 def _sum(text: str) -> int:
     return zlib.crc32(text.encode())
 
@@ -349,8 +381,16 @@ def is_pointer(state: Any) -> bool:
 
 
 def is_patch(after: Any) -> bool:
-    """Whether an attempt's row holds a patch."""
-    return isinstance(after, dict) and after.get(TAG) == PATCH
+    """Whether an attempt's row holds changes and not the state in full."""
+    return isinstance(after, dict) and after.get(TAG) in (PATCH, SET)
+
+
+def changes_of(after: Any) -> list[Change]:
+    """What an attempt's row changes of the state before it."""
+    if after[TAG] == SET:
+        return [[[key], value] for key, value in after["v"].items()]
+    made: list[Change] = after["v"]["changes"]
+    return made
 
 
 def size_of(pointer: Any) -> int:
@@ -412,13 +452,13 @@ def _replayed(rows: Sequence[tuple[Any, ...]], open_seal: bool, read: Rows) -> R
         true = redaction.unseal(base_sealed) if base_sealed is not None else json.loads(_text(shown))
     patched = 0
     for _, _, after, sealed in patches:
-        what = after["v"]
-        patched += len(_text(what["changes"]))
+        made = changes_of(after)
+        patched += len(_text(made))
         if hidden:
-            opened = what if sealed is None else redaction.unseal(sealed)["v"]
-            true = apply(true, json.loads(_text(opened["changes"])))
-        shown = apply(shown, what["changes"])
-    if patches:
+            opened = after if sealed is None else redaction.unseal(sealed)
+            true = apply(true, json.loads(_text(changes_of(opened))))
+        shown = apply(shown, made)
+    if patches and patches[-1][2][TAG] == PATCH:
         _check(shown, patches[-1], patches[-1][2]["v"]["sum"])
         if hidden and patches[-1][3] is not None:
             _check(true, patches[-1], redaction.unseal(patches[-1][3])["v"]["sum"])
@@ -467,8 +507,9 @@ def walk(run_id: uuid.UUID) -> Iterator[tuple[int, int, Any]]:
         if is_patch(after):
             if shown is None:
                 raise HistoryDamaged(f"run {run_id}: the snapshot before visit {seq} is missing")
-            shown = apply(shown, after["v"]["changes"])
-            _check(shown, (seq, attempt, after, sealed), after["v"]["sum"])
+            shown = apply(shown, changes_of(after))
+            if after[TAG] == PATCH:
+                _check(shown, (seq, attempt, after, sealed), after["v"]["sum"])
         else:
             shown = blobs.whole([after])[0]
         yield seq, attempt, _text(shown)

@@ -106,6 +106,8 @@ class Execution:
     state: Any = None
     """Encoded; None where it is a large one, see `large`."""
     large: history.Large | None = None
+    small: history.Small | None = None
+    """What the last attempt of this claim has recorded, if it was a small state."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property

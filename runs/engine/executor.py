@@ -375,12 +375,15 @@ class Executor:
         encoded = codec.encode(state, path="ctx.state")
         # Python's 1, 1.0 and True are equal, JSON's are not.
         if encoded == execution.state and codec.canonical(encoded) == codec.canonical(execution.state):
-            return _Kept(encoded, None, None)
+            return _Kept(encoded, None, None, small=execution.small)
         text = check_size("state", encoded, "ctx.state")
         if len(text) >= history.patch_from() and (large := history.begin(encoded)) is not None:
             return self._patched(execution, large, large.true)
         display, sealed = redaction.split(encoded)
-        return _Kept(encoded, text if display is encoded else dumps(display), sealed)
+        if display is not encoded:
+            return _Kept(encoded, dumps(display), sealed)
+        after, small = history.keep_small(execution.small, encoded, text)
+        return _Kept(encoded, text, None, after, small=small)
 
     def _large_state(self, execution: Execution, large: history.Large, state: Any) -> _Kept:
         parts = large.parts_now(state)
@@ -451,7 +454,7 @@ class Executor:
 
     def _move_on(self, execution: Execution, transition: Goto, kept: _Kept, moved: Any, asked: float) -> None:
         target = registry.step(execution.workflow, execution.version, transition.target)
-        execution.state, execution.large = kept.encoded, kept.large
+        execution.state, execution.large, execution.small = kept.encoded, kept.large, kept.small
         execution.step, execution.step_seq, execution.attempt_no = target.name, execution.step_seq + 1, 1
         execution.failures = execution.crashes = 0
         execution.visit_started_at = execution.attempt_started_at = moved
@@ -782,12 +785,13 @@ class _Kept:
     """For the run's row, as a parameter; None: unchanged."""
     sealed: bytes | None
     after: str | None = None
-    """For the attempt's row, where that differs: of a large state."""
+    """For the attempt's row, where that differs: what it changed."""
     after_sealed: bytes | None = None
     large: history.Large | None = None
+    small: history.Small | None = None
 
     def apart(self) -> dict[str, Any]:
-        """Parameters that a small state does not need."""
+        """Parameters where the attempt's row does not hold the state in full."""
         return {} if self.after is None else {"after": self.after, "after_sealed": self.after_sealed}
 
     def for_attempt(self) -> tuple[Any, bytes | None]:

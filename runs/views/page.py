@@ -225,8 +225,9 @@ def _states(attempt: Attempt) -> dict[str, Any]:
         return {}
     try:
         before = history.restored(attempt.run_id, attempt.step_seq, attempt.attempt_no - 1)
-        if before is not None and history.is_patch(attempt.state_after):
-            old, new = history.told(before.shown, attempt.state_after["v"]["changes"])
+        if before is not None and history.is_patch(attempt.state_after) and history.is_large(before.shown):
+            # As a whole it would be folded, and the difference hidden with it.
+            old, new = history.told(before.shown, history.changes_of(attempt.state_after))
             return {"state_before": old, "state_after": new}
         after = history.restored(attempt.run_id, attempt.step_seq, attempt.attempt_no)
     except UNREADABLE as error:

@@ -16,7 +16,7 @@ from runs import lifecycle
 from runs.errors import Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Attempt as AttemptRow
-from runs.models import Event, LogLine, Message, Operation, Run
+from runs.models import Event, LogLine, Message, Operation, Run, Worker
 from runs.services import answer_doubt, cancel, declare_gone, force_resume, receive_signal, retry, start
 from tests import factories
 from tests.harness.waiting import wait_until
@@ -460,6 +460,7 @@ def test_a_worker_that_nobody_reaps_can_be_declared_gone(stage: Stage) -> None:
     with pytest.raises(StateMismatch, match="not seen to end"):
         say(run, happened=False)
     declare_gone(factories.admin(), first.worker_id, reason="its host burnt")
+    assert Worker.objects.get(pk=first.worker_id).reaped_at is not None, "its end counts as known"
     stage.sender_ended(first)
     stage.pass_time(SETTLED)
     say(run, happened=False)

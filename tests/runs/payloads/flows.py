@@ -196,6 +196,27 @@ def work(ctx: Any) -> Any:
     return Goto(work, after=timedelta(milliseconds=1) if seen % 3 == 2 else None)
 
 
+small = Workflow("t_small", input=Given)
+
+
+@small.step(start=True)
+def count(ctx: Any) -> Goto | Complete:
+    """A small state that changes in all ways; the third and the sixth visit are the first of another claim."""
+    seen = ctx.state["seen"] = ctx.state.get("seen", 0) + 1
+    ctx.state.setdefault("note", "n" * 300)
+    if seen == 4:
+        ctx.state["one"] = 1
+    if seen == 5:
+        ctx.state["one"] = True
+    if seen == 7:
+        del ctx.state["one"]
+    if seen == 8:
+        ctx.state["note"] = "m" * 300
+    if seen == 9:
+        return Complete(dict(ctx.state))
+    return Goto(count, after=timedelta(milliseconds=1) if seen in (2, 5) else None)
+
+
 shrinking = Workflow("t_shrinking", input=Given)
 
 

@@ -69,6 +69,29 @@ def test_a_state_of_five_megabytes_is_written_once(worker: Any) -> None:
         assert cursor.fetchone()[0] < 1000
 
 
+def test_a_small_state_is_kept_in_full_by_the_first_attempt_of_a_claim_and_then_as_what_was_set(
+    worker: Any,
+) -> None:
+    run = until(begin("t_small"))
+    assert run.status == "completed", run.reason
+    whole, sets = "whole", "patch"
+    # Whole: at each claim, without a key that was there, and where nearly all of it is new.
+    assert kinds(run) == [whole, sets, whole, sets, sets, whole, whole, whole, sets]
+    states = [json.loads(text) for _, _, text in history.walk(run.pk)]
+    assert [state["seen"] for state in states] == list(range(1, 10))
+    assert [json.dumps(state.get("one")) for state in states] == [
+        *["null"] * 3, "1", "true", "true", *["null"] * 3
+    ]  # fmt: skip
+    assert {state["note"][0] for state in states[:7]} == {"n"}
+    assert {state["note"] for state in states[7:]} == {"m" * 300}
+    assert states[-1] == run.state == run.result
+    for seq, state in enumerate(states, 1):
+        back = history.restored(run.pk, seq, 1)
+        assert back is not None and back.shown == state
+    fourth = client("support").get(f"/runs/{run.pk}/attempts/4/1/").content.decode()
+    assert "n" * 300 in fourth and "$agentops" not in fourth
+
+
 def test_a_state_that_shrinks_and_grows_again_stays_itself(worker: Any) -> None:
     run = until(begin("t_shrinking"))
     assert (run.status, run.result) == ("completed", 20_000), run.reason
