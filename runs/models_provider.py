@@ -6,6 +6,7 @@ The framework behind it may change; its record (request, response with text, out
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -81,9 +82,20 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 
 @cache
-def _client(process: int) -> httpx.Client:
-    """The client of this process; a forked child makes its own, as it must not share the parent's connections."""
+def _made(process: int) -> httpx.Client:
     return httpx.Client(limits=_LIMITS)
+
+
+_MAKING = threading.Lock()
+
+
+def _client() -> httpx.Client:
+    """The client of this process; a forked child makes its own, as it must not share the parent's connections.
+
+    Made once: hundreds of steps that ask a model at the same moment would each make one.
+    """
+    with _MAKING:
+        return _made(os.getpid())
 
 
 #: Connections of an event loop live and end with it.
@@ -92,7 +104,7 @@ _ASYNC_CLIENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] 
 
 def _openai(request: dict[str, Any], timeout: float) -> dict[str, Any]:
     """One chat completion, no retries. Format: https://platform.openai.com/docs/api-reference/chat/create."""
-    return _answer(_client(os.getpid()).post(**_post(request, timeout)))
+    return _answer(_client().post(**_post(request, timeout)))
 
 
 async def _openai_async(request: dict[str, Any], timeout: float) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from agentops.benchmark import scratch
 from agentops.benchmark.bench import ACTOR, Bench
 from agentops.benchmark.figures import Figures, percentile
 from agentops.benchmark.fill import fill
-from agentops.benchmark.works.resume import _park as park
-from agentops.benchmark.works.throughput import _round as ten_steps
+from agentops.benchmark.works.resume import park
+from agentops.benchmark.works.throughput import ten_step_round as ten_steps
 from runs import services
 from runs.states import Status
 

@@ -25,7 +25,7 @@ def measure(bench: Bench) -> Figures:
     person = Actor.of(_operator())
     asked, listening = bench.size.samples + WARM, bench.size.samples + WARM
     with bench.workers():
-        waiting = _park(bench, "benchmark_asking", asked)
+        waiting = park(bench, "benchmark_asking", asked)
         shown = {a.run_id: a for a in Approval.objects.filter(run_id__in=waiting)}
 
         def approve(run_id: uuid.UUID) -> None:
@@ -44,7 +44,7 @@ def measure(bench: Bench) -> Figures:
                 run_id=run_id,
             )
 
-        signalled = _samples(bench, _park(bench, "benchmark_listening", listening), signal, "signalled")
+        signalled = _samples(bench, park(bench, "benchmark_listening", listening), signal, "signalled")
     return latencies("W3", "", decided) | latencies("W3", "signal_", signalled)
 
 
@@ -61,7 +61,7 @@ def _samples(
     return samples[WARM:]
 
 
-def _park(bench: Bench, workflow: str, count: int) -> list[uuid.UUID]:
+def park(bench: Bench, workflow: str, count: int) -> list[uuid.UUID]:
     """Start runs and wait until each of them waits; returns their ids by number."""
     runs: list[uuid.UUID] = bench.start_many(workflow, 0, count)
     end = time.monotonic() + 60

@@ -99,13 +99,13 @@ def _measure(bench: Bench, made: Floor, workflow: str) -> _Measured:
     before = _commits(bench)
     with bench.workers() as workers:
         warm = size.runs // 5 + 1
-        _round(bench, workflow, 0, warm)
+        ten_step_round(bench, workflow, 0, warm)
         for number in range(size.rounds):
             floors.append(_floor_round(made, bench))
             # From here on the first change of a page writes an image of it: those are counted apart.
             bench.server.execute("CHECKPOINT")
             with logged(bench, log):
-                rates.append(_round(bench, workflow, (number + 1) * 1_000_000, size.runs))
+                rates.append(ten_step_round(bench, workflow, (number + 1) * 1_000_000, size.runs))
         memory = workers.memory()
     steps = size.runs * size.rounds * STEPS
     return _Measured(
@@ -118,7 +118,7 @@ def _measure(bench: Bench, made: Floor, workflow: str) -> _Measured:
     )
 
 
-def _round(bench: Bench, workflow: str, first: int, count: int) -> float:
+def ten_step_round(bench: Bench, workflow: str, first: int, count: int) -> float:
     """Steps per second from the moment when the runs are enqueued, or the first one is begun, to the last one's end."""
     runs = bench.start_many(workflow, first, count)
     enqueued = _ask("SELECT clock_timestamp()")
