@@ -1,12 +1,17 @@
 """What every page of the console needs besides its own data."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
+
+from approvals import selectors
 
 THEMES = ("system", "light", "dark")
 
@@ -22,6 +27,24 @@ class Entry:
     administer: bool = False
 
 
+class Counts:
+    """What waits for a person, by the page that shows it. Counted once, when a page shows it: polled parts of one do not."""
+
+    def __init__(self, user: User | AnonymousUser) -> None:
+        self._user = user
+
+    @cached_property
+    def by_view(self) -> Mapping[str, tuple[int, str]]:
+        """Number and what it means."""
+        if not isinstance(self._user, User):
+            return {}
+        waiting = selectors.waiting(self._user)
+        return {
+            "approvals:inbox": (waiting.approvals, "Open approvals that you may decide"),
+            "runs:list": (waiting.attention, "Runs that need attention"),
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """An entry as one person sees it on one page."""
@@ -29,6 +52,20 @@ class Line:
     entry: Entry
     url: str
     current: bool
+    counts: Counts = field(repr=False, compare=False)
+
+    @property
+    def most(self) -> int:
+        """So far it is counted."""
+        return selectors.NAVIGATION_LIMIT
+
+    @property
+    def count(self) -> int:
+        return self.counts.by_view.get(self.entry.view, (0, ""))[0]
+
+    @property
+    def count_title(self) -> str:
+        return self.counts.by_view.get(self.entry.view, (0, ""))[1]
 
 
 NAVIGATION = (
@@ -50,10 +87,11 @@ def console(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", None)
     lines: list[Line] = []
     if user is not None and user.is_authenticated:
+        counts = Counts(user)
         for entry in NAVIGATION:
             url = _url(entry.view)
             if url and (not entry.permission or user.has_perm(entry.permission)):
-                lines.append(Line(entry, url, request.path.startswith(url)))
+                lines.append(Line(entry, url, request.path.startswith(url), counts))
     return {
         "navigation": [line for line in lines if not line.entry.administer],
         "administration": [line for line in lines if line.entry.administer],

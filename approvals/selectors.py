@@ -1,15 +1,31 @@
 """What pages read about approvals."""
 
 import uuid
+from dataclasses import dataclass
 
-from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
-from django.db.models import Count, Exists, F, OuterRef, Prefetch, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.contrib.auth.models import AbstractBaseUser, Group, PermissionsMixin
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import (
+    BooleanField,
+    Count,
+    Exists,
+    F,
+    Func,
+    OuterRef,
+    Prefetch,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+)
+from django.db.models.functions import Cast, Coalesce
 
 from approvals.models import Approval, ApprovalVersion, Vote
-from approvals.services import check_may_decide, groups_of
+from approvals.services import check_may_decide
 from runs.errors import NotAllowed
 from runs.lifecycle import Actor
+from runs.models import Run
+from runs.states import Status
 
 
 def inbox(user: AbstractBaseUser) -> QuerySet[Approval]:
@@ -22,10 +38,11 @@ def _mine(user: AbstractBaseUser) -> QuerySet[Approval]:
     if not user.has_perm("approvals.decide_approval"):
         return Approval.objects.none()
     voted = Vote.objects.filter(approval=OuterRef("pk"), version=OuterRef("version"), voter_id=user.pk)
+    # The groups are read by the same query: each page of the console makes it.
+    groups = ArraySubquery(Group.objects.filter(user=user.pk).values_list(Cast("name", TextField())))
+    asked = Func(F("requirement__groups"), groups, function="jsonb_exists_any", output_field=BooleanField())
     return (
-        Approval.objects.filter(
-            state=Approval.State.OPEN, requirement__groups__has_any_keys=sorted(groups_of(user))
-        )
+        Approval.objects.filter(asked, state=Approval.State.OPEN)
         .exclude(requirement__excluded__contains=[{"id": user.pk}])
         .exclude(requirement__excluded__contains=[{"name": user.get_username()}])
         .exclude(Exists(voted))
@@ -69,6 +86,29 @@ def _rows(found: QuerySet[Approval]) -> QuerySet[Approval]:
 def inbox_count(user: AbstractBaseUser, limit: int = 100) -> int:
     """Length of the inbox, counted up to `limit` + 1."""
     return _mine(user).values("pk")[: limit + 1].count()
+
+
+#: The navigation counts up to this: "99+".
+NAVIGATION_LIMIT = 99
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What waits for one person, each counted up to NAVIGATION_LIMIT + 1."""
+
+    approvals: int
+    """Length of the inbox."""
+    attention: int
+    """Runs that only a person can move on."""
+
+
+def waiting(user: AbstractBaseUser) -> Waiting:
+    """What waits for this person. One query."""
+    limit = NAVIGATION_LIMIT + 1
+    mine = _mine(user).annotate(what=Value("approval")).values_list("what", flat=True)
+    stuck = Run.objects.filter(status=Status.ATTENTION).annotate(what=Value("run"))
+    found = list(mine[:limit].union(stuck.values_list("what", flat=True)[:limit], all=True))
+    return Waiting(found.count("approval"), found.count("run"))
 
 
 def one(approval_id: uuid.UUID) -> Approval:

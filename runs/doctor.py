@@ -488,7 +488,10 @@ def orphan(at: Snapshot) -> Iterator[Finding]:
         ERROR,
         "SELECT 'run ' || c.id || ' of ' || coalesce(c.parent_id::text, 'nobody') FROM runs_run c"
         " WHERE c.parent_operation_id IS NOT NULL AND c.finished_at IS NULL"
-        " AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.id = c.parent_operation_id AND o.run_id = c.parent_id)",
+        " AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.id = c.parent_operation_id AND o.run_id = c.parent_id)"
+        # One that failed may be retried long after retention has deleted its parent.
+        " AND (EXISTS (SELECT FROM runs_run p WHERE p.id = c.parent_id)"
+        "   OR NOT EXISTS (SELECT FROM runs_event e WHERE e.run_id = c.id AND e.kind = 'retried'))",
         "Runs with child runs under way are not deleted: compare with a backup, or cancel these.",
     )
 
@@ -721,6 +724,10 @@ def retention_behind(at: Snapshot) -> Iterator[Finding]:
         # By the old end of the index: no run that old has a younger id.
         " WHERE EXISTS (SELECT FROM runs_run r WHERE r.workflow = rule.name AND r.finished_at IS NOT NULL"
         "   AND r.finished_at < agentops_now() - make_interval(days => rule.days + 2)"
+        # Families go from the top, and as long as none of their children works: these are kept for others.
+        "   AND NOT EXISTS (SELECT FROM runs_run parent WHERE parent.id = r.parent_id)"
+        "   AND NOT EXISTS (SELECT FROM runs_operation o JOIN runs_run c ON c.parent_operation_id = o.id"
+        "     WHERE o.run_id = r.id AND o.kind = 'child' AND c.finished_at IS NULL)"
         "   AND r.id < (lpad(to_hex((extract(epoch FROM agentops_now() - make_interval(days => rule.days + 2)) * 1000)::bigint),"
         "     12, '0') || repeat('0', 20))::uuid)",
         "Workers delete them in turns of two seconds, every five minutes: is none running, or does its log say"

@@ -406,14 +406,19 @@ class _Facts:
                     opened[operation.run_id].append(operation)
                 elif operation.status == OpStatus.RETRY:
                     retries[operation.run_id] = operation
+        now = now or clock.now()
+        # A run that a worker has is not due, whatever its wake time says.
+        due = any(
+            run.wake_at is not None and run.wake_at <= now for run in some if run.status != Status.RUNNING
+        )
         return cls(
-            now=now or clock.now(),
+            now=now,
             overrides=policies.load(),
             waits=opened,
             retries=retries,
             errors=_last_attempts(retrying) if attempts is None else {one.run_id: one for one in attempts},
             workers=Worker.objects.in_bulk(holders) if holders else {},
-            served=_served_queues() if by_status[Status.QUEUED] or waiting or retrying else frozenset(),
+            served=_served_queues() if due else frozenset(),
         )
 
 

@@ -22,7 +22,7 @@ _ASKED = {
     Kind.APPROVAL: "asked for approval",
     Kind.SIGNAL: "waits for a signal",
     Kind.TIMER: "sleeps",
-    Kind.CHILD: "waits for a run",
+    Kind.CHILD: "waits for child runs",
 }
 
 Key = tuple[int, int]

@@ -127,9 +127,9 @@ def traceback(text: str, label: str = "Traceback") -> SafeString:
 
 
 @register.simple_tag
-def count(number: int, title: str = "", *, hot: bool = False) -> SafeString:
-    """Count: at most "1,000+"; `hot` where somebody should act."""
-    shown = f"{COUNT_AT_MOST:,}+" if number > COUNT_AT_MOST else f"{number:,}"
+def count(number: int, title: str = "", *, hot: bool = False, most: int = COUNT_AT_MOST) -> SafeString:
+    """Count: at most "1,000+", or what `most` says; `hot` where somebody should act."""
+    shown = f"{most:,}+" if number > most else f"{number:,}"
     css = "count hot" if hot else "count"
     return format_html('<span class="{}" title="{}">{}</span>', css, title or f"{number:,}", shown)
 

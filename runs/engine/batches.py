@@ -89,20 +89,26 @@ class Batches:
 
     def _lead(self) -> None:
         """Send what has waited longest, with all of its kind, as one statement; hand the lead on, and tell each member."""
+        rows: dict[Row, Row] = {}
+        unsure = True
         with self._lock:
             members = self._next()
-        rows, unsure = self._answers(members) if members else ({}, False)
-        with self._lock:
-            heir = next((member for member in self._waiting if not member.leads), None)
-            if heir is not None and self._under_way <= UNDER_WAY:
-                heir.leads = True
-                heir.open()
-            else:
-                self._under_way -= 1
-            for member in members:
-                member.answer, member.unsure = rows.get(member.key), unsure
-                member.done = True
-                member.open()
+        try:
+            if members:
+                rows, unsure = self._answers(members)
+        finally:
+            # Also where this thread is ended here: nobody waits for ever for an answer that it does not bring.
+            with self._lock:
+                heir = next((member for member in self._waiting if not member.leads), None)
+                if heir is not None and self._under_way <= UNDER_WAY:
+                    heir.leads = True
+                    heir.open()
+                else:
+                    self._under_way -= 1
+                for member in members:
+                    member.answer, member.unsure = rows.get(member.key), unsure
+                    member.done = True
+                    member.open()
 
     def _next(self) -> list[_Member]:
         if not self._waiting:

@@ -50,6 +50,9 @@ from runs.workflow import Complete, Fail, Goto, Step
 log = structlog.get_logger(__name__)
 
 
+REFUSED = "its checkpoint was refused; nothing that it wrote was kept"
+
+
 class Snapshot:
     """What a worker believes about limits between two looks at the database."""
 
@@ -306,14 +309,11 @@ class Executor:
                 record_attempt(run, Outcome.CANCELLED)
                 lifecycle.carry_out_cancel(run, execution.actor)
                 return
-            record_attempt(
-                run, Outcome.FENCED, error="its checkpoint was refused; nothing that it wrote was kept"
-            )
-            doubtful = lifecycle.pending_effects(run)
-            if doubtful:
-                lifecycle.ask_doubt(run, doubtful[0], execution.actor)
-            else:
-                lifecycle.requeue(run)  # the claim finds the deadline
+            if lifecycle.pending_effects(run):
+                self._refused_by_doubt(run, execution)
+                return
+            record_attempt(run, Outcome.FENCED, error=REFUSED)
+            lifecycle.requeue(run)  # the claim finds the deadline
 
         execution.under_lock(decide, None)
 
@@ -472,6 +472,10 @@ class Executor:
             if isinstance(transition, Fail):
                 outcome = Outcome.FAILED
             error = transition.reason if isinstance(transition, Fail) else ""
+            if isinstance(transition, Complete) and not cancelled and lifecycle.pending_effects(run):
+                # This visit is executed again once a person has answered: nothing of what it made may count.
+                self._refused_by_doubt(run, execution)
+                return
             digest = record_attempt(
                 run, outcome, error_type="Fail" if error else "", error=error, state_after=new.for_attempt()
             )
@@ -495,10 +499,22 @@ class Executor:
                 run.visit_started_at = business.now()
                 lifecycle.requeue(run, business.now() + (transition.after or timedelta()))
             else:
-                # Complete, refused because an effect is in doubt.
+                # Complete, refused because an effect was in doubt, whose outcome has arrived meanwhile.
+                run.result, run.result_sealed = self._result(transition)
+                run.save(update_fields=["result", "result_sealed"])
                 lifecycle.end(run, Status.COMPLETED, execution.actor, attempt=digest)
 
         execution.under_lock(decide, None)
+
+    def _refused_by_doubt(self, run: Run, execution: Execution) -> None:
+        record_attempt(run, Outcome.FENCED, error=REFUSED)
+        lifecycle.ask_doubt(run, lifecycle.pending_effects(run)[0], execution.actor)
+
+    def _result(self, transition: Complete) -> tuple[Any, bytes | None]:
+        """Display and sealed of what a Complete returns. Raises InvalidInput."""
+        result = codec.encode(transition.result, path="result")
+        check_size("result", result, "result")
+        return redaction.split(result)
 
     def _compensated(self, visit: Visit) -> None:
         execution = visit.execution
@@ -579,12 +595,15 @@ class Executor:
             doubts = [w for w in visit.wants if isinstance(w, AskDoubt)]
             backs = [w for w in visit.wants if isinstance(w, BackOff)]
             stop = run.cancel_requested_at is not None and not run.compensating
-            if stop and not doubts and not lifecycle.pending_effects(run):
+            doubtful = lifecycle.pending_effects(run) if stop else []
+            if stop and not doubts and not doubtful:
                 record_attempt(run, Outcome.CANCELLED)
                 lifecycle.carry_out_cancel(run, execution.actor)
                 return
             now = business.now()
-            opened = [self._open(run, w) for w in visit.wants if isinstance(w, OpenWait)]
+            # Until the doubt is settled and the cancel carried out nothing new begins: a child run would act.
+            waits_for = [w for w in visit.wants if isinstance(w, OpenWait) and (w.existing or not stop)]
+            opened = [self._open(run, w) for w in waits_for]
             # Every one of them, not only up to the first that is settled.
             settled = sum(self._already_settled(run, operation) for operation in opened) > 0
             error = "; ".join(w.reason for w in backs if w.reason)
@@ -607,6 +626,9 @@ class Executor:
                         visit=run.step_seq,
                         attempt=digest,
                     )
+                return
+            if doubtful and not opened:
+                lifecycle.ask_doubt(run, doubtful[0], execution.actor)
                 return
             self._wait_on(run, opened, settled=settled)
             what = [{"kind": o.kind, "name": o.name, "operation": str(o.pk)} for o in opened]

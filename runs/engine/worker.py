@@ -461,7 +461,13 @@ class RunWorker:
         )
         with self._lock:
             self._live[execution.run_id] = execution
-        self._threads.run(lambda: self._execute(execution))
+        try:
+            self._threads.run(lambda: self._execute(execution))
+        except Exception:
+            # No thread could be started: nobody else would give the slot back.
+            with self._lock:
+                self._live.pop(execution.run_id, None)
+            raise
 
     def _execute(self, execution: Execution) -> None:
         structlog.contextvars.bind_contextvars(run=str(execution.run_id))

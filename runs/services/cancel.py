@@ -2,6 +2,8 @@
 
 import uuid
 
+from django.db.models import Q
+
 from runs import lifecycle
 from runs.clock import now
 from runs.errors import StateMismatch
@@ -20,6 +22,9 @@ from runs.services.verb import (
     verb,
 )
 from runs.states import Status
+
+#: So many child runs are counted for the sentence.
+CHILDREN_LIMIT = 1000
 
 
 @verb
@@ -61,6 +66,10 @@ def preview_cancel(run: Run) -> Consequence:
 
 
 def _sentence(run: Run) -> str:
+    return _end(run) + _children(run)
+
+
+def _end(run: Run) -> str:
     undo = (
         " The effects that can be undone are undone in reverse order." if lifecycle.compensable(run) else ""
     )
@@ -81,4 +90,25 @@ def _closed(run: Run) -> str:
         return (
             " The open approval becomes void." if asked == 1 else f" The {asked} open approvals become void."
         )
-    return " What it waits for is no longer waited for." if waiting.exists() else ""
+    return " What it waits for is no longer waited for." if waiting.exclude(kind=Kind.CHILD).exists() else ""
+
+
+def _children(run: Run) -> str:
+    """What becomes of the child runs that go on until now; each number is counted up to CHILDREN_LIMIT."""
+    waits = Operation.objects.filter(run_id=run.pk, kind=Kind.CHILD)
+    orphans = Q(status=OpStatus.OPEN, request__orphans="cancel") | ~Q(rest="")
+    told = ""
+    for chosen, one, many in (
+        (waits.filter(orphans), "is cancelled too", "are cancelled too"),
+        (waits.exclude(orphans), "goes on", "go on"),
+    ):
+        going_on = Run.objects.filter(
+            parent_operation_id__in=chosen.values("pk"), finished_at=None, cancel_requested_at=None
+        )
+        number = going_on.order_by()[: CHILDREN_LIMIT + 1].count()
+        if number == 1:
+            told += f" A child run that has not ended {one}."
+        elif number:
+            counted = f"More than {CHILDREN_LIMIT:,}" if number > CHILDREN_LIMIT else f"{number:,}"
+            told += f" {counted} child runs that have not ended {many}."
+    return told

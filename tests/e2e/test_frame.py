@@ -103,9 +103,12 @@ def test_a_server_that_is_gone_is_said_and_taken_back_when_it_answers(
 ) -> None:
     _parts(signed_in, live_server)
     signed_in.route("**/look/tick/", lambda route: route.abort())
+    switch = signed_in.locator(".nav-foot [data-live-switch]")
     expect(signed_in.get_by_role("status")).to_contain_text("cannot be reached")
+    expect(switch).to_have_text("Not live")
     signed_in.unroute("**/look/tick/")
     expect(signed_in.get_by_role("status")).to_be_empty()
+    expect(switch).to_have_text("Live")
 
 
 def test_copy_puts_the_whole_id_into_the_clipboard(signed_in: Page, live_server: LiveServer) -> None:

@@ -13,6 +13,7 @@ from runs.models.operation import Kind, OpStatus
 from runs.states import Outcome, Status
 from tests import factories
 from tests.e2e.accessibility import violations
+from tests.runs.engine.family import silently_ended
 
 LONG = "a-word-that-is-much-longer-than-any-telephone-is-wide-" * 4
 
@@ -101,3 +102,18 @@ def test_the_list_renews_itself(signed_in: Page, live_server: LiveServer) -> Non
     signed_in.evaluate("htmx.trigger('#runs', 'every', {}, false)")
     expect(signed_in.get_by_role("link", name="1 in attention")).to_be_visible()
     expect(signed_in.get_by_role("link", name="order 1042")).to_be_visible()
+
+
+def test_an_old_success_is_taken_away_when_the_run_fails_again(
+    signed_in: Page, live_server: LiveServer
+) -> None:
+    run = factories.run(Status.FAILED)
+    signed_in.goto(f"{live_server.url}/runs/{run.pk}/retry/")
+    signed_in.get_by_label("Reason").fill("the printer is back")
+    signed_in.get_by_role("button", name="Retry").click()
+    result = signed_in.locator("main .note.is-ok")
+    expect(result).to_contain_text("The run goes on at step pack.")
+    silently_ended(run, Status.FAILED)
+    signed_in.evaluate("htmx.trigger('#run', 'every', {}, false)")
+    expect(signed_in.locator(".run-title")).to_contain_text("Failed")
+    expect(result).to_have_count(0)

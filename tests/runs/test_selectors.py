@@ -255,3 +255,10 @@ def test_the_history_of_a_run_is_told_newest_first():
     services.cancel(factories.support(), run.pk)
     assert [e.seq for e in selectors.detail(run.pk, part="events").record] == [3, 2, 1]
     assert Event.objects.filter(run_id=run.pk).count() == 3
+
+
+def test_a_cancelled_run_that_is_due_is_not_said_to_have_no_worker():
+    run = factories.run(Status.CANCELLING, wake_at=clock.now() - timedelta(seconds=1))
+    assert "no live worker" in str(selectors.why(run))
+    factories.worker(queues=[run.queue])
+    assert str(selectors.why(run)).startswith("due; waiting for a free worker")

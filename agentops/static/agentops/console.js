@@ -74,6 +74,7 @@
 
   document.addEventListener("htmx:response:error", ({ detail: { ctx } }) => {
     const code = ctx.response.status;
+    if (isPoll(ctx)) setLost(true);
     const said = ctx.response.headers.get("Content-Type")?.startsWith("text/plain") ? ctx.text.slice(0, 300) : "";
     if (code === 401) {
       const here = encodeURIComponent(location.pathname + location.search);
@@ -84,22 +85,32 @@
     }
   });
   document.addEventListener("htmx:error", ({ detail: { ctx } }) => {
-    if (ctx) report("The server cannot be reached. What you see may be old.", { poll: isPoll(ctx) });
+    if (!ctx) return;
+    if (isPoll(ctx)) setLost(true);
+    report("The server cannot be reached. What you see may be old.", { poll: isPoll(ctx) });
   });
   document.addEventListener("htmx:after:request", ({ detail: { ctx } }) => {
-    if (ctx.response.status < 400 && (reportedByPoll || !isPoll(ctx))) clearReport();
+    if (ctx.response.status >= 400) return;
+    if (isPoll(ctx)) setLost(false);
+    if (reportedByPoll || !isPoll(ctx)) clearReport();
   });
 
   // ---- Live or paused; nothing is asked for in a hidden tab. ----
   const polls = () => document.querySelectorAll('[hx-trigger^="every"]');
   const paused = () => sessionStorage.getItem("paused") === "yes";
+  // The last poll was not answered: the page is not renewed, whatever the switch says.
+  let lost = false;
+  function setLost(now) {
+    lost = now;
+    showLive();
+  }
 
   function showLive() {
-    root.dataset.live = paused() ? "paused" : "on";
+    root.dataset.live = paused() ? "paused" : lost ? "lost" : "on";
     for (const button of document.querySelectorAll("[data-live-switch]")) {
       button.hidden = polls().length === 0;
       button.setAttribute("aria-pressed", String(!paused()));
-      button.querySelector("[data-word]").textContent = paused() ? "Paused" : "Live";
+      button.querySelector("[data-word]").textContent = paused() ? "Paused" : lost ? "Not live" : "Live";
     }
   }
   function pollNow() {
@@ -119,9 +130,17 @@
     const result = within.querySelector("[data-result]");
     if (result) result.focus();
   }
+  // What a verb did is old news once the run has come to a stand again: "goes on" above "Failed" would be a lie.
+  const stands = () => document.querySelector("[data-stands]") !== null;
+  let stood = stands();
+  function dropOldResult() {
+    if (stands() && !stood) for (const note of document.querySelectorAll("main .note.is-ok[tabindex]")) note.remove();
+    stood = stands();
+  }
   document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
     renewTimes();
     showLive();
+    dropOldResult();
     if (!isPoll(ctx)) focusResult(document);
   });
 

@@ -1,5 +1,6 @@
 """The list of what a person may decide."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -7,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from agentops.look.samples import HOSTILE
-from approvals import policies, services
+from approvals import policies, selectors, services
 from approvals.models import Approval
 from runs import clock
 from runs.states import Status
@@ -147,3 +148,41 @@ def test_the_number_of_queries_does_not_grow_with_the_list(
             olga.get(INBOX, query)
     with django_assert_max_num_queries(9):  # type: ignore[operator]
         olga.get(LIST)
+
+
+def counts(html: str) -> dict[str, tuple[str, str]]:
+    """Title and number beside the entries of the navigation."""
+    nav = html[html.index('<nav class="nav"') : html.index("</nav>", html.index('<nav class="nav"'))]
+    found = re.findall(r'</svg>(\w+)(?:<span class="count hot" title="([^"]+)">([^<]+)</span>)?</a>', nav)
+    return {entry: (title, number) for entry, title, number in found if number}
+
+
+def test_the_navigation_counts_what_waits_for_this_person(olga: Client, sign_in: SignIn) -> None:
+    assert counts(olga.get(INBOX).content.decode()) == {}
+    for _ in range(2):
+        factories.approval()
+    factories.approval(policy="view_admins")
+    factories.run(Status.ATTENTION)
+    told = counts(olga.get(INBOX).content.decode())
+    assert told == {
+        "Inbox": ("Open approvals that you may decide", "2"),
+        "Runs": ("Runs that need attention", "1"),
+    }
+    assert "Inbox" not in counts(sign_in(factories.support()).get("/runs/").content.decode())
+
+
+def test_the_navigation_counts_no_further_than_its_limit(
+    olga: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selectors, "NAVIGATION_LIMIT", 2)
+    for _ in range(4):
+        factories.run(Status.ATTENTION)
+    assert counts(olga.get(INBOX).content.decode())["Runs"][1] == "2+"
+
+
+def test_a_polled_part_does_not_count_for_a_navigation_that_it_does_not_show(
+    olga: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factories.approval()
+    monkeypatch.delattr(selectors, "waiting")
+    assert olga.get(LIST).status_code == 200

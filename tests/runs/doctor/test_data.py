@@ -11,10 +11,12 @@ from runs.engine.execution import attempt_digest
 from runs.models import Attempt, Message, Policy, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
+from runs.services import retry
+from runs.services.retention import RETENTION, Rule, delete_finished
 from runs.states import AttentionKind, Outcome, Status
 from tests import factories
 from tests.runs.doctor.conftest import Look, execute, unguarded
-from tests.runs.engine.family import parked, silently_ended
+from tests.runs.engine.family import ended, parked, silently_ended
 
 pytestmark = pytest.mark.django_db
 
@@ -191,6 +193,17 @@ def test_a_child_under_way_whose_parent_is_gone_is_an_orphan(look: Look):
         execute("DELETE FROM runs_operation WHERE id = %s", wait.pk)
     assert f"run {child.pk} of {run.pk}" in one(look(doctor.orphan))
     silently_ended(child)
+    assert look(doctor.orphan) == []
+
+
+def test_a_child_that_is_retried_after_its_parent_was_deleted_is_no_orphan(look: Look):
+    run, _, (child,) = parked(1)
+    silently_ended(child, Status.FAILED)
+    ended(run)
+    clock.shift(timedelta(days=100))
+    assert delete_finished(RETENTION, Rule("parcel", 90, "setting")).runs == 1
+    retry(factories.support(), child.pk, reason="again")
+    assert Run.objects.get().status == Status.QUEUED
     assert look(doctor.orphan) == []
 
 
@@ -481,6 +494,18 @@ def test_finished_runs_that_retention_left_behind_are_a_warning(look: Look):
     assert "more than 90 days ago" in one(look(doctor.retention_behind), "warning")
     Policy.objects.create(scope="workflow", name="parcel", retention_days=95)
     assert look(doctor.retention_behind) == []
+
+
+def test_what_retention_keeps_for_the_rest_of_its_family_is_not_behind(look: Look):
+    run, _, (first, second) = parked(2)
+    silently_ended(first)
+    clock.shift(timedelta(days=100))
+    assert look(doctor.retention_behind) == []  # the parent waits
+    ended(run)
+    clock.shift(timedelta(days=100))
+    assert look(doctor.retention_behind) == []  # the other child goes on
+    silently_ended(second)
+    assert "workflow parcel: " in one(look(doctor.retention_behind), "warning")
 
 
 def test_a_sample_is_short_and_the_count_is_whole(look: Look):

@@ -4,10 +4,13 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
 from pydantic import BaseModel
 
-from runs.errors import ChildFailed, NotRetryable, WaitExpired
+from runs.errors import ChildFailed, NotRetryable, OutcomeUnknown, WaitExpired
+from runs.services import cancel
 from runs.workflow import Child, Complete, Ended, Fail, Goto, Retry, Workflow, tool
+from tests import factories
 from tests.runs.engine.flows import world
 
 
@@ -107,6 +110,25 @@ async def overlap(ctx: Any) -> Complete:
         ctx.map(child, [{"n": n} for n in range(3)], label="b"),
     )
     return Complete({"first": first, "second": second.results})
+
+
+doubtful = Workflow("f_doubtful", input=Wish)
+
+
+@doubtful.step(start=True)
+async def cancelled_amid(ctx: Any) -> Complete:
+    """While one branch would start a child, the call of the other is cut, just after somebody asked for a cancel."""
+    run_id = ctx.run_id
+
+    def cut() -> None:
+        cancel(factories.support("ada"), run_id, reason="enough")
+        connection.close()
+        raise OutcomeUnknown("no answer")
+
+    await asyncio.gather(
+        ctx.child(child, {"n": 1}, label="child"), ctx.once("cut", cut), return_exceptions=True
+    )
+    return Complete()
 
 
 twice = Workflow("f_twice", input=Wish)

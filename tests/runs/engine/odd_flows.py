@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,19 @@ def swallow(ctx: Any) -> Complete:
         ctx.call(pay, amount=1)
         return Complete("went on")
     return Complete(told)
+
+
+meddling = Workflow("o_meddling", input=Given)
+#: What happens to the run meanwhile, once each.
+meddlers: list[Callable[[], None]] = []
+
+
+@meddling.step(start=True)
+def meddle(ctx: Any) -> Complete:
+    ctx.state["tries"] = ctx.state.get("tries", 0) + 1
+    while meddlers:
+        meddlers.pop()()
+    return Complete({"tries": ctx.state["tries"]})
 
 
 gathering = Workflow("o_gathering", input=Given)

@@ -386,6 +386,34 @@ def test_a_defect_in_sending_together_leaves_each_to_go_alone(
     assert gate.database.batches._under_way == 0
 
 
+def test_a_thread_that_ends_while_it_sends_for_others_leaves_none_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batches, "PATIENCE", 20)
+    monkeypatch.setattr(batches, "UNDER_WAY", 1)
+    end = threading.Event()
+
+    def send(statement: Fenced, rows: list[str]) -> list[tuple[Any, ...]]:
+        assert end.wait(20)
+        raise KeyboardInterrupt
+
+    together = batches.Batches(send)
+
+    def write(number: int) -> tuple[Any, bool]:
+        return together.write(statements.GOTO, {"run": number, "epoch": 1, "seq": 1, "attempt": 1})
+
+    callers = [Caller(lambda: write(1))]
+    wait_until(lambda: together._under_way == 1 and not together._waiting, 20, "the first is sent")
+    callers += [Caller(lambda n=n: write(n)) for n in (2, 3)]  # type: ignore[misc]
+    wait_until(lambda: len(together._waiting) == 2, 20, "the others wait to be sent together")
+    end.set()
+    told = [caller.join() for caller in callers]
+    # One of the two sent for both.
+    assert [isinstance(one.error, KeyboardInterrupt) for one in told].count(True) == 2
+    assert [one.result for one in told if one.error is None] == [(None, True)]
+    assert (together._under_way, together._waiting) == (0, [])
+
+
 def test_each_of_many_that_lose_patience_with_one_another_has_its_own_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

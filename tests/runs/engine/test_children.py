@@ -227,6 +227,12 @@ def test_a_cancelled_parent_takes_its_children_along(worker: RunWorker) -> None:
     assert "cancel_requested" in Event.objects.filter(run_id=last.pk).values_list("kind", flat=True)
 
 
+def test_no_child_begins_when_a_cancel_waits_for_an_effect_in_doubt(worker: RunWorker) -> None:
+    run = until(begin("f_doubtful"), "attention")
+    assert (run.attention_kind, run.cancel_requested_by) == ("in_doubt", "ada")
+    assert family(run) == []
+
+
 def test_children_may_be_left_to_themselves(worker: RunWorker) -> None:
     run = waiting(begin("f_parent", "ok wait", orphans="leave"), "completed", "waiting")
     cancel(factories.support(), run.pk, reason="enough")

@@ -12,17 +12,28 @@ import pytest
 from approvals.models import Approval
 from approvals.services import edit
 from runs import clock, codec
-from runs.engine import context, doubt, effects, execution, executor, leases, queries, sending
+from runs.engine import (
+    context,
+    doubt,
+    effects,
+    execution,
+    executor,
+    leases,
+    queries,
+    sending,
+    statements,
+)
 from runs.engine.classify import Verdict, classify
 from runs.engine.lease import Lease
 from runs.engine.lease import clock as lease_clock
 from runs.engine.worker import RunWorker, WorkerClosed
 from runs.errors import ContextClosed, LeaseLost, Retryable
 from runs.models import Attempt, Event, Operation, Run, Worker
+from runs.models.operation import OpStatus
 from runs.services import answer_doubt, cancel
 from tests import factories
 from tests.harness.waiting import wait_until
-from tests.runs.engine import odd_flows  # noqa: F401
+from tests.runs.engine import odd_flows
 from tests.runs.engine.conftest import running_worker, until
 from tests.runs.engine.flows import pay, world
 from tests.runs.engine.test_protocol import begin, outcomes, say, send, stop
@@ -510,3 +521,30 @@ def test_cancel_finds_a_run_on_its_second_attempt(worker: RunWorker) -> None:
     run = until(begin("t_effect", 1, "pay"), "retrying", also=lambda r: outcomes(r) == ["suspended"] * 2)
     cancel(factories.support(), run.pk, reason="enough")
     assert until(run).status == "cancelled"
+
+
+def test_what_a_step_made_does_not_count_when_its_end_is_refused_over_an_effect_in_doubt(
+    worker: RunWorker,
+) -> None:
+    def doubt_arises() -> None:
+        run = Run.objects.get()
+        factories.operation(run, status=OpStatus.PENDING, intent_worker_id=run.worker_id)
+
+    odd_flows.meddlers.append(doubt_arises)
+    run = until(begin("o_meddling"), "attention")
+    assert (run.attention_kind, outcomes(run)) == ("in_doubt", ["fenced"])
+    assert (run.state, run.result) == ({}, None), "the step is executed again, and would count twice"
+
+
+def test_a_run_whose_doubt_ended_while_its_end_was_refused_completes_with_its_result(
+    worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = execution.Execution.checkpoint
+
+    def refused(self: execution.Execution, statement: Any, parameters: dict[str, Any]) -> Any:
+        return None if statement is statements.COMPLETE else real(self, statement, parameters)
+
+    monkeypatch.setattr(execution.Execution, "checkpoint", refused)
+    run = until(begin("o_meddling"))
+    assert (run.status, outcomes(run)) == ("completed", ["succeeded"])
+    assert run.state == run.result == {"tries": 1}

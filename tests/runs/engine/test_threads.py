@@ -2,9 +2,15 @@
 
 import contextvars
 import threading
+from collections.abc import Callable
+
+import pytest
 
 from runs.engine.threads import Threads
+from runs.services import start
+from tests import factories
 from tests.harness.waiting import wait_until
+from tests.runs.engine.conftest import running_worker, until
 
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
 
@@ -67,3 +73,20 @@ def test_a_thread_that_is_at_work_at_the_end_ends_after_it() -> None:
     gate.set()
     begun[0].join(10)
     assert not begun[0].is_alive()
+
+
+def test_a_run_for_which_no_thread_could_be_started_keeps_no_slot(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = Threads.run, list[bool]()
+
+    def run(threads: Threads, work: Callable[[], None]) -> None:
+        if not refused:
+            refused.append(True)
+            raise RuntimeError("can't start new thread")
+        real(threads, work)
+
+    monkeypatch.setattr(Threads, "run", run)
+    with running_worker(slots=1):
+        begun = until(start(factories.SYSTEM, "t_hello", {"n": 1}).run)
+    assert (refused, begun.status) == ([True], "completed")

@@ -9,6 +9,7 @@ from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.states import AttentionKind, Hold, Status
 from tests import factories
+from tests.runs.engine.family import parked, silently_ended
 
 pytestmark = pytest.mark.django_db
 
@@ -119,3 +120,20 @@ def test_a_second_cancel_is_answered_without_change_even_from_the_old_page():
     again = services.cancel(factories.admin(), run.pk, seen_version=run.event_seq)
     assert not again.changed and "sam" in again.sentence
     assert Event.objects.filter(run_id=run.pk, kind="cancel_requested").count() == 1
+
+
+def test_it_says_what_becomes_of_the_child_runs():
+    run, _, made = parked(5)
+    silently_ended(made[0])
+    assert "4 child runs that have not ended are cancelled too." in services.preview_cancel(run).sentence
+    assert "no longer waited for" not in services.preview_cancel(run).sentence
+    left, _, _ = parked(1, orphans="leave")
+    assert services.cancel(factories.support(), left.pk).sentence.endswith(
+        "A child run that has not ended goes on."
+    )
+
+
+def test_child_runs_are_counted_up_to_a_limit(monkeypatch):
+    monkeypatch.setitem(services.preview_cancel.__globals__, "CHILDREN_LIMIT", 2)
+    run, _, _ = parked(4)
+    assert "More than 2 child runs that have not ended" in services.preview_cancel(run).sentence

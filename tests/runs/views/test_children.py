@@ -95,7 +95,7 @@ def test_a_list_of_parents_takes_as_many_queries_however_many_they_are(
     django_assert_num_queries: Any,
 ) -> None:
     some = [parked(3)[0] for _ in range(4)]
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(3):
         told = selectors.reasons(some)
     assert {str(why) for why in told.values()} == {"waiting for 3 child runs of f_child"}
 

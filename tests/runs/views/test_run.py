@@ -205,7 +205,7 @@ def test_five_thousand_attempts_are_not_loaded(support):
     )
     html = page(support, run)
     assert len(re.findall(r'<li id="attempt-', html)) == 25
-    assert "1,000+ ended, 0 failed" in html
+    assert "1,000+ ended, none failed" in html
     older = re.search(r'href="\?before=(\d+\.\d+)#timeline"', html)
     assert older and older[1] == "4976.1"
     html = page(support, run, f"?before={older[1]}")
@@ -326,3 +326,15 @@ def test_a_run_whose_workflow_is_gone_still_has_a_page(support):
     run = factories.run(Status.WAITING, workflow="long_gone", step="nowhere")
     assert "long_gone" in page(support, run)
     assert Operation.objects.count() == 0 and Run.objects.count() == 1
+
+
+def test_a_run_whose_first_attempt_goes_on_says_that_none_has_ended(support):
+    html = page(support, factories.run(Status.RUNNING))
+    assert "none has ended yet" in html
+    assert "0 ended" not in html
+
+
+@pytest.mark.parametrize("status", Status)
+def test_the_region_says_whether_the_run_stands_until_a_person_acts(status, support):
+    html = page(support, factories.run(status))
+    assert ("data-stands" in html) == (status in (Status.FAILED, Status.ATTENTION))
