@@ -81,7 +81,8 @@ class RunWorker:
         self.snapshot = Snapshot()
         self._live: dict[uuid.UUID, Execution] = {}
         self._lost: set[int] = set()
-        self._strays: set[tuple[uuid.UUID, int]] = set()
+        self._strays: dict[tuple[uuid.UUID, int], int] = {}
+        self._claims_begun = self._claims_ended = 0
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._ended = threading.Event()
@@ -226,9 +227,10 @@ class RunWorker:
     def _reconcile(self, held: list[list[Any]]) -> None:
         """Hand back runs that this worker owns and does not execute: the answer to its claim was lost.
 
-        Only what two beats in a row found so: between them every claim has entered what it claimed.
+        Only what two beats in a row found so, if every claim that had begun by the first of them has ended since, and so has
+        entered what it claimed: on a starved machine two beats alone would not say that.
         """
-        strays: set[tuple[uuid.UUID, int]] = set()
+        strays: dict[tuple[uuid.UUID, int], int] = {}
         for run_text, epoch, cancelled in held:
             run_id = uuid.UUID(run_text)
             with self._lock:
@@ -236,8 +238,10 @@ class RunWorker:
                 if execution is not None and execution.epoch == epoch:
                     execution.cancel_requested = execution.cancel_requested or bool(cancelled)
                     continue
-            strays.add((run_id, epoch))
-        for run_id, epoch in strays & self._strays:
+            strays[run_id, epoch] = self._strays.get((run_id, epoch), self._claims_begun)
+        for run_id, epoch in strays.keys() & self._strays.keys():
+            if self._claims_ended < strays[run_id, epoch]:
+                continue
             log.warning("run.handed_back", run=str(run_id))
             try:
                 leases.hand_back_stray(run_id, self.worker_id, epoch)
@@ -378,6 +382,13 @@ class RunWorker:
         free = self.slots - live - len(self._lost)
         if free <= 0 or self.lease.remaining <= self.lease.margin:
             return False
+        self._claims_begun += 1
+        try:
+            return self._claim_into(free, live, capabilities)
+        finally:
+            self._claims_ended = self._claims_begun
+
+    def _claim_into(self, free: int, live: int, capabilities: list[str]) -> bool:
         turns = len(self.queues)
         for _ in range(turns):
             queue = self.queues[self._queue_turn % turns]

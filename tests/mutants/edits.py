@@ -189,7 +189,7 @@ MUTANTS = (
         "a stray run stays with its worker",
         "reconcile",
         WORKER,
-        "for run_id, epoch in strays & self._strays:",
+        "for run_id, epoch in strays.keys() & self._strays.keys():",
         "for run_id, epoch in set[tuple[uuid.UUID, int]]():",
         "a_claim_whose_answer_is_lost_is_handed_back",
     ),

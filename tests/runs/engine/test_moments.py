@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings
 
 from approvals.models import Approval
 from approvals.services import edit
@@ -548,3 +549,35 @@ def test_a_run_whose_doubt_ended_while_its_end_was_refused_completes_with_its_re
     run = until(begin("o_meddling"))
     assert (run.status, outcomes(run)) == ("completed", ["succeeded"])
     assert run.state == run.result == {"tries": 1}
+
+
+@pytest.mark.usefixtures("transactional_db", "quick")
+def test_a_claim_that_takes_several_beats_to_take_up_its_runs_is_not_handed_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, handed = threading.Event(), []
+    real_start, real_back = RunWorker._start, leases.hand_back_stray
+
+    def slow(self: RunWorker, row: Any) -> None:
+        assert gate.wait(20)
+        real_start(self, row)
+
+    def back(*arguments: Any) -> Any:
+        handed.append(arguments)
+        return real_back(*arguments)
+
+    monkeypatch.setattr(RunWorker, "_start", slow)
+    monkeypatch.setattr(leases, "hand_back_stray", back)
+    with running_worker() as worker:
+        run = begin("t_hello")
+        wait_until(lambda: (run.pk, 1) in worker._strays, 10, "a beat finds the run with nobody executing it")
+        seen = Worker.objects.get(pk=worker.worker_id).beat_at
+        beats = 3 * settings.AGENTOPS_BEAT_SECONDS
+        wait_until(
+            lambda: (Worker.objects.get(pk=worker.worker_id).beat_at - seen).total_seconds() > beats,
+            20,
+            "three more beats",
+        )
+        gate.set()
+        assert until(run).status == "completed"
+    assert (handed, run.epoch) == ([], 1)
