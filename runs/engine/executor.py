@@ -421,8 +421,7 @@ class Executor:
 
     def _complete(self, visit: Visit, transition: Complete, kept: _Kept) -> tuple[Fenced, dict[str, Any]]:
         execution = visit.execution
-        result = codec.encode(transition.result, path="result")
-        check_size("result", result, "result")
+        result = self._result(transition)
         display, result_sealed = redaction.split(result)
         digest = attempt_digest(
             execution.run_id,
@@ -500,7 +499,7 @@ class Executor:
                 lifecycle.requeue(run, business.now() + (transition.after or timedelta()))
             else:
                 # Complete, refused because an effect was in doubt, whose outcome has arrived meanwhile.
-                run.result, run.result_sealed = self._result(transition)
+                run.result, run.result_sealed = redaction.split(self._result(transition))
                 run.save(update_fields=["result", "result_sealed"])
                 lifecycle.end(run, Status.COMPLETED, execution.actor, attempt=digest)
 
@@ -510,11 +509,11 @@ class Executor:
         record_attempt(run, Outcome.FENCED, error=REFUSED)
         lifecycle.ask_doubt(run, lifecycle.pending_effects(run)[0], execution.actor)
 
-    def _result(self, transition: Complete) -> tuple[Any, bytes | None]:
-        """Display and sealed of what a Complete returns. Raises InvalidInput."""
+    def _result(self, transition: Complete) -> Any:
+        """What a Complete returns, encoded. Raises InvalidInput."""
         result = codec.encode(transition.result, path="result")
         check_size("result", result, "result")
-        return redaction.split(result)
+        return result
 
     def _compensated(self, visit: Visit) -> None:
         execution = visit.execution
