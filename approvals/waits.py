@@ -1,9 +1,11 @@
 """Approval as a kind of wait: what the engine calls when a run needs people to decide."""
 
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
 from django.urls import NoReverseMatch, reverse
 
 from approvals import policies
@@ -146,8 +148,9 @@ def true_arguments(approval: Approval) -> Any:
 def decide(run: Run, operation: Operation, approval: Approval, state: str, by: str, reason: str) -> None:
     """Close the request and record the answer on its operation. The caller holds the locks and saw both open."""
     approval.state, approval.decided_by, approval.reason = state, by, reason
-    approval.decided_at = Now()
-    approval.save(update_fields=["state", "decided_by", "reason", "decided_at"])
+    with connection.cursor() as cursor:
+        cursor.execute(_DECIDE, {"id": approval.pk, "state": str(state), "by": by, "reason": reason})
+        approval.decided_at, display, sealed = cursor.fetchone()
     if state == State.EXPIRED and approval.requirement["on_expiry"] == "fail":
         waits.settle(
             operation,
@@ -162,7 +165,7 @@ def decide(run: Run, operation: Operation, approval: Approval, state: str, by: s
             "version": approval.version,
             "by": by,
             "reason": reason,
-            "arguments": codec.decode(true_arguments(approval)),
+            "arguments": codec.decode(redaction.true_value(json.loads(display), sealed)),
         }
         waits.settle(operation, result, by=by)
     if by == CLOCK.name:
@@ -175,6 +178,15 @@ def decide(run: Run, operation: Operation, approval: Approval, state: str, by: s
             verdict=str(state),
             version=approval.version,
         )
+
+
+#: As plain SQL, and with the payload that was decided on in the same round trip: a run waits for it.
+_DECIDE = """
+UPDATE approvals_approval a
+SET state = %(state)s, decided_by = %(by)s, reason = %(reason)s, decided_at = agentops_now()
+FROM approvals_version v WHERE a.id = %(id)s AND v.approval_id = a.id AND v.version = a.version
+RETURNING a.decided_at, v.payload, v.payload_sealed
+"""
 
 
 def _escalate(run: Run, operation: Operation, approval: Approval) -> None:

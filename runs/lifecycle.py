@@ -10,7 +10,6 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection, transaction
-from django.db.models import QuerySet
 from psycopg.types.json import Jsonb
 
 from runs import clock, codec, waits
@@ -47,18 +46,16 @@ def worker_actor(worker_id: uuid.UUID | None) -> Actor:
     return Actor(f"worker {str(worker_id)[:13]}" if worker_id else "worker")
 
 
-def lock_run(run_id: uuid.UUID | QuerySet[Any, Any]) -> Run:
-    """The run under its lock (NO KEY: rows may still be inserted for it); by id, or by the query that finds its id.
+def lock_run(of: uuid.UUID, found_by: str = "%s") -> Run:
+    """The run under its lock (NO KEY: rows may still be inserted for it): by its id, or by the query that finds its id from `of`.
 
     As plain SQL, since every verb begins with it and Django's compiler takes as long as the server. Raises Run.DoesNotExist.
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("a lock ends with its transaction, and there is none")
-    sql, parameters = run_id.query.sql_with_params() if isinstance(run_id, QuerySet) else ("%s", (run_id,))
-    statement = f"SELECT * FROM runs_run WHERE id = ({sql}) FOR NO KEY UPDATE"  # noqa: S608 (made by Django)
-    locked = list(Run.objects.raw(statement, parameters))
+    locked = list(Run.objects.raw(f"SELECT * FROM runs_run WHERE id = ({found_by}) FOR NO KEY UPDATE", [of]))  # noqa: S608 (constants)
     if not locked:
-        raise Run.DoesNotExist(f"there is no run {run_id}")
+        raise Run.DoesNotExist(f"there is no run {of}")
     return locked[0]
 
 

@@ -7,9 +7,10 @@ its waits look on the pages of a run.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from django.db import connection
+from psycopg.types.json import Jsonb
 
 from runs import codec, redaction
 from runs.clock import Now
@@ -76,18 +77,32 @@ def settle(
     operation.result, operation.result_sealed = redaction.split(codec.encode(result, lenient=True))
     operation.error_type, operation.error = (error_type, error) if error else ("", "")
     operation.settled_by = by
-    operation.finished_at = Now()
-    operation.save(
-        update_fields=[
-            "status",
-            "result",
-            "result_sealed",
-            "error_type",
-            "error",
-            "settled_by",
-            "finished_at",
-        ]
-    )
+    stored = _RESULT.pre_save(operation, False)  # what is large goes to a place of its own
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _SETTLE,
+            [
+                str(status),
+                cast(
+                    str | None, None if stored is None else Jsonb(stored)
+                ),  # which the types of cursors do not know
+                operation.result_sealed,
+                operation.error_type,
+                operation.error,
+                by,
+                operation.pk,
+            ],
+        )
+        (operation.finished_at,) = cursor.fetchone()
+
+
+_RESULT = Operation._meta.get_field("result")
+#: As plain SQL: a person or a sender waits for it, and Django's compiler takes several times as long as the server.
+_SETTLE = """
+UPDATE runs_operation SET status = %s, result = %s, result_sealed = %s, error_type = %s, error = %s, settled_by = %s,
+    finished_at = agentops_now()
+WHERE id = %s RETURNING finished_at
+"""
 
 
 def lock_key(name: str, correlation: str) -> None:
