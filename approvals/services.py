@@ -85,7 +85,7 @@ def _past(verdict: str) -> str:
 def _locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
     """Run, approval and operation under their locks, in the order that all others take them."""
     try:
-        run = lifecycle.lock_run(approval_id, RUN_OF)
+        run = lifecycle.lock_run(approval_id, _RUN_OF)
     except Run.DoesNotExist:
         raise NotFound(f"there is no approval {approval_id}") from None
     (approval,) = Approval.objects.raw(
@@ -99,7 +99,7 @@ def _locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
 
 #: Statements of a decision, as plain SQL: a run goes on after them, and Django's compiler takes several times as long as the
 #: server (docs/why.md).
-RUN_OF = "SELECT run_id FROM approvals_approval WHERE id = %s"
+_RUN_OF = "SELECT run_id FROM approvals_approval WHERE id = %s"
 _VOTES = "SELECT * FROM approvals_vote WHERE approval_id = %s AND version = %s ORDER BY at, id"
 _GROUPS = "SELECT g.name FROM auth_group g JOIN auth_user_groups m ON m.group_id = g.id WHERE m.user_id = %s"
 _INSERT_VOTE = """

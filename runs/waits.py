@@ -78,14 +78,14 @@ def settle(
     operation.error_type, operation.error = (error_type, error) if error else ("", "")
     operation.settled_by = by
     stored = _RESULT.pre_save(operation, False)  # what is large goes to a place of its own
+    # The types of cursors do not know Jsonb.
+    answer = cast(str | None, None if stored is None else Jsonb(stored))
     with connection.cursor() as cursor:
         cursor.execute(
             _SETTLE,
             [
                 str(status),
-                cast(
-                    str | None, None if stored is None else Jsonb(stored)
-                ),  # which the types of cursors do not know
+                answer,
                 operation.result_sealed,
                 operation.error_type,
                 operation.error,
