@@ -10,14 +10,13 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection, transaction
-from django.db.models import QuerySet
 from psycopg.types.json import Jsonb
 
 from runs import clock, codec, waits
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus
 from runs.registry import COMPENSATE
-from runs.states import AttentionKind, FailureKind, Status
+from runs.states import AttentionKind, FailureKind, Hold, Status
 
 #: LISTEN channel on which a worker hears that something became due; the payload is the queue.
 DUE_CHANNEL = "agentops_due"
@@ -29,6 +28,8 @@ class Actor:
 
     name: str
     user: AbstractBaseUser | None = None
+    request: uuid.UUID | None = None
+    """The approved request that is being carried out, see `runs.services.guards`."""
 
     @property
     def id(self) -> int | None:
@@ -47,18 +48,16 @@ def worker_actor(worker_id: uuid.UUID | None) -> Actor:
     return Actor(f"worker {str(worker_id)[:13]}" if worker_id else "worker")
 
 
-def lock_run(run_id: uuid.UUID | QuerySet[Any, Any]) -> Run:
-    """The run under its lock (NO KEY: rows may still be inserted for it); by id, or by the query that finds its id.
+def lock_run(of: uuid.UUID, found_by: str = "%s") -> Run:
+    """The run under its lock (NO KEY: rows may still be inserted for it): by its id, or by the query that finds its id from `of`.
 
     As plain SQL, since every verb begins with it and Django's compiler takes as long as the server. Raises Run.DoesNotExist.
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("a lock ends with its transaction, and there is none")
-    sql, parameters = run_id.query.sql_with_params() if isinstance(run_id, QuerySet) else ("%s", (run_id,))
-    statement = f"SELECT * FROM runs_run WHERE id = ({sql}) FOR NO KEY UPDATE"  # noqa: S608 (made by Django)
-    locked = list(Run.objects.raw(statement, parameters))
+    locked = list(Run.objects.raw(f"SELECT * FROM runs_run WHERE id = ({found_by}) FOR NO KEY UPDATE", [of]))  # noqa: S608 (constants)
     if not locked:
-        raise Run.DoesNotExist(f"there is no run {run_id}")
+        raise Run.DoesNotExist(f"there is no run {of}")
     return locked[0]
 
 
@@ -168,21 +167,41 @@ def requeue(run: Run, at: datetime | None = None, *, status: Status | None = Non
         notify_due(run.queue)
 
 
+def park(run: Run, hold: Hold, key: str) -> None:
+    """Take a running run away from its worker until there is room under the limit `key`; it keeps its place in the order."""
+    run.status = Status.CANCELLING if run.compensating else Status.QUEUED
+    _leave(run)
+    run.wake_at = run.sort_at = None
+    run.held_by, run.held_key, run.held_sort = hold, key, run.visit_started_at - head_start(run)
+    run.save(update_fields=[*_MOVED, "held_key", "held_sort"])
+
+
 def ask_person(run: Run, kind: AttentionKind, reason: str, actor: Actor, **data: Any) -> None:
     """Park the run until a person acts."""
     run.status = Status.ATTENTION
     _leave(run)
     run.wake_at = run.sort_at = None
     run.attention_kind, run.reason = kind, reason
-    run.save(update_fields=_MOVED)
+    _fingerprint(run, actor)
+    run.save(update_fields=[*_MOVED, "fingerprint"])
     append_event(run, "attention", actor, reason, kind=kind, step=run.step, visit=run.step_seq, **data)
 
 
 def end(
-    run: Run, status: Status, actor: Actor, *, reason: str = "", kind: FailureKind | None = None, **data: Any
+    run: Run,
+    status: Status,
+    actor: Actor,
+    *,
+    reason: str = "",
+    kind: FailureKind | None = None,
+    killed: bool = False,
+    **data: Any,
 ) -> None:
-    """Bring the run to a terminal status, unless an effect is in doubt: then a person is asked first."""
-    doubtful = pending_effects(run)
+    """Bring the run to a terminal status, unless an effect is in doubt: then a person is asked first.
+
+    A person who kills the run was told what is in doubt, and leaves it so.
+    """
+    doubtful = [] if killed else pending_effects(run)
     if doubtful:
         ask_doubt(run, doubtful[0], actor)
         return
@@ -193,11 +212,22 @@ def end(
     run.failure_kind = kind or ""
     run.reason = reason
     run.finished_at = clock.now()
-    run.save(update_fields=_MOVED)
+    if status == Status.FAILED:
+        _fingerprint(run, actor)
+        run.save(update_fields=[*_MOVED, "fingerprint"])
+    else:
+        run.save(update_fields=_MOVED)
     close_waits(run)
     extra = {"kind": kind} if kind else {}
     append_event(run, str(status), actor, reason, step=run.step, visit=run.step_seq, **extra, **data)
     _tell_parent(run)
+
+
+def _fingerprint(run: Run, actor: Actor) -> None:
+    """Enter the run, as it is about to be saved, into the group of failures like this one."""
+    from runs import failures  # which moves groups with what stands here
+
+    failures.entered(run, actor)
 
 
 def _tell_parent(run: Run) -> None:

@@ -125,7 +125,11 @@ def test_an_answer_that_somebody_gave_already_is_shown(operator, form):
 
 
 def test_payloads_are_hidden_from_whoever_may_not_see_them():
-    html = client_with("resolve_doubt").get(url(ended(request={"order": "secret-1042"}))).content.decode()
+    html = (
+        client_with("view_run", "resolve_doubt")
+        .get(url(ended(request={"order": "secret-1042"})))
+        .content.decode()
+    )
     assert "hidden: you may not see payloads" in html
     assert "secret-1042" not in html
 
