@@ -97,7 +97,7 @@ def test_a_wrong_role_is_refused_by_direct_post_and_sees_no_button(stranger, for
     doubt = ended()
     assert stranger.post(url(doubt), form(doubt.run, answer="yes", reference="x")).status_code == 403
     html = client_with("view_run").get(f"/runs/{doubt.run_id}/").content.decode()
-    assert "Nobody knows whether book_courier happened" in html
+    assert "nobody knows whether book_courier happened" in html
     assert url(doubt) not in html
 
 

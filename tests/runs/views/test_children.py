@@ -84,7 +84,7 @@ def test_the_sentence_counts_the_children_that_are_waited_for(operator: Client) 
     for one in made[:7]:
         silently_ended(one)
     assert str(reasons.why(run)) == "3 of 10 child runs of f_child have not ended"
-    assert "3 of 10 child runs of f_child have not ended" in page(operator, run)
+    assert "Waiting because 3 of 10 child runs of f_child have not ended." in page(operator, run)
     few, _, _ = parked(4, wanted=2)
     assert str(reasons.why(few)) == "4 child runs of f_child have not ended (2 are enough)"
     one, _, _ = parked(1)
