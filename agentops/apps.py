@@ -8,4 +8,6 @@ class AgentopsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from agentops import checks  # noqa: F401  (registers the checks)
+        from agentops import checks, sign_ins  # noqa: F401  (registers the checks)
+
+        sign_ins.connect()

@@ -12,6 +12,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
 from approvals import selectors
+from runs import limit_page
 
 THEMES = ("system", "light", "dark")
 
@@ -42,6 +43,8 @@ class Counts:
         return {
             "approvals:inbox": (waiting.approvals, "Open approvals that you may decide"),
             "runs:list": (waiting.attention, "Runs that need attention"),
+            "runs:failures": (waiting.failures, "Open groups of failures"),
+            "requests:list": (waiting.requests, "Open requests that you may decide"),
         }
 
 
@@ -69,10 +72,15 @@ class Line:
 
 
 NAVIGATION = (
+    Entry("home", "Overview", "home", "runs.view_run"),
     Entry("approvals:inbox", "Inbox", "inbox", "approvals.view_approval"),
+    Entry("requests:list", "Requests", "a-open", "approvals.view_request"),
     Entry("runs:list", "Runs", "runs", "runs.view_run"),
+    Entry("runs:failures", "Failures", "s-failed", "runs.view_run"),
+    Entry("runs:bulks", "Bulks", "bulk", "runs.view_run"),
     Entry("runs:limits", "Limits", "limits", "runs.view_policy", administer=True),
     Entry("runs:workers", "Workers", "workers", "runs.view_worker", administer=True),
+    Entry("policies:list", "Policies", "a-approved", "approvals.view_policy", administer=True),
 )
 
 
@@ -91,16 +99,27 @@ def console(request: HttpRequest) -> dict[str, Any]:
         for entry in NAVIGATION:
             url = _url(entry.view)
             if url and (not entry.permission or user.has_perm(entry.permission)):
-                lines.append(Line(entry, url, request.path.startswith(url), counts))
+                current = request.path == url if entry.view == "home" else request.path.startswith(url)
+                lines.append(Line(entry, url, current, counts))
     return {
         "navigation": [line for line in lines if not line.entry.administer],
         "administration": [line for line in lines if line.entry.administer],
         "search_url": _url("runs:list"),
+        # Asked for by whole pages alone: a part that is polled does not show it.
+        "standing": lambda: _standing(request),
         "theme": theme_of(request),
         "themes": (("system", "System", "screen"), ("light", "Light", "sun"), ("dark", "Dark", "moon")),
         "zone": settings.TIME_ZONE,
         "server_now": timezone.now(),
     }
+
+
+def _standing(request: HttpRequest) -> list[limit_page.Standing]:
+    """Pauses that hold now; nobody who is not signed in hears of them."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return []
+    return limit_page.standing(user, limit_page.read_for(request))
 
 
 def _url(name: str) -> str:

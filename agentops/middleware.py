@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
 from django.utils.cache import patch_vary_headers
 
-from agentops import views
-from runs.errors import VerbError
+from agentops import sign_ins, views
+from runs.errors import Asked, NotFresh, VerbError
 
 PERMISSIONS_POLICY = ", ".join(
     f"{feature}=()"
@@ -64,6 +66,12 @@ class Refusals:
         return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
+        if isinstance(exception, NotFresh):
+            return sign_ins.ask_again(request, exception)
+        if isinstance(exception, Asked):
+            sentence = str(exception)
+            messages.info(request, f"{sentence[:1].upper()}{sentence[1:]}.")
+            return redirect(exception.url)
         return views.refused(request, exception) if isinstance(exception, VerbError) else None
 
 

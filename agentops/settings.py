@@ -224,9 +224,10 @@ if not AGENTOPS_DEBUG:
     CSRF_COOKIE_NAME = "__Host-csrf"
 AGENTOPS_KNOWN_COOKIE = "known" if AGENTOPS_DEBUG else "__Host-known"
 
-FILE_UPLOAD_HANDLERS = ["agentops.uploads.NoFiles"]
+FILE_UPLOAD_HANDLERS = ["agentops.uploads.SmallFile"]
 
 LOGIN_URL = "login"
+AUTHENTICATION_BACKENDS = ["agentops.backend.Backend"]
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "login"
 

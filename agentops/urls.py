@@ -2,16 +2,21 @@ from django.conf import settings
 from django.contrib.auth.views import LogoutView, PasswordChangeDoneView
 from django.urls import include, path
 
-from agentops import accounts, views
+from agentops import accounts, saved_views, sign_ins, views
 
 urlpatterns = [
     path("", views.home, name="home"),
     path("sign-in/", accounts.SignIn.as_view(), name="login"),
+    path("sign-in/again/", sign_ins.again, name="sign_in_again"),
     path("sign-out/", LogoutView.as_view(), name="logout"),
     path("password/", accounts.ChangePassword.as_view(), name="password_change"),
     path("password/done/", PasswordChangeDoneView.as_view(), name="password_change_done"),
+    path("views/save/", saved_views.save, name="save_view"),
+    path("views/<int:view_id>/delete/", saved_views.delete, name="delete_view"),
     path("theme/", views.choose_theme, name="theme"),
     path("approvals/", include("approvals.urls")),
+    path("policies/", include("approvals.policy_urls")),
+    path("requests/", include("approvals.request_urls")),
     path("", include("runs.urls")),
 ]
 

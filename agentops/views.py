@@ -1,19 +1,24 @@
 """Pages that belong to no app: errors, the choice of theme, and the parts on show while developing."""
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
 from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
+from agentops.console import polling
 from agentops.console.hostile import plain
 from agentops.context import THEMES, console
+from agentops.front import front
+from runs import access
 from runs.errors import VerbError
 
 YEAR_S = 365 * 24 * 3600
@@ -21,10 +26,15 @@ YEAR_S = 365 * 24 * 3600
 
 @require_GET
 def home(request: HttpRequest) -> HttpResponse:
-    """Lead to the list of runs, which begins with what needs people, or to the first page that this person may see."""
-    lines = console(request)["navigation"]
-    chosen = next((line for line in lines if line.entry.view == "runs:list"), lines[0] if lines else None)
-    return redirect(chosen.url) if chosen else render(request, "nothing.html")
+    """The front page, for whoever may see runs; others are led to the first page that they may see."""
+    user = cast(User, request.user)
+    if not access.may(user, "runs.view_run"):
+        lines = console(request)["navigation"] + console(request)["administration"]
+        return redirect(lines[0].url) if lines else render(request, "nothing.html")
+    shown = front(user)
+    template = "home.html#front" if polling.is_poll(request) else "home.html"
+    context = {"front": shown, "now": timezone.now(), "ptag": polling.tag(shown.seen, user.pk)}
+    return polling.fragment(request, template, context)
 
 
 @require_POST

@@ -1,15 +1,17 @@
 """One approval as one person sees it, and a list of them in groups by how soon; what the templates show, computed here."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 
-from agentops.console import badges, polling, times
-from approvals import selectors, services
+from agentops.console import polling, times
+from approvals import policies, selectors, services
+from approvals.background import Background, Stakes, background, stakes
+from approvals.inbox import Line
+from approvals.listing import Entry, badge_of
 from approvals.models import Approval, ApprovalVersion, Vote
 from approvals.payload import Row, rows
 from runs import codec
@@ -17,13 +19,6 @@ from runs.services.verb import Consequence
 from runs.workflow import Tool
 
 State = Approval.State
-
-#: Groups of the inbox: what is due within this long stands under this heading.
-SOON: tuple[tuple[timedelta, str], ...] = (
-    (timedelta(), "Past their time limit"),
-    (timedelta(hours=2), "Due within two hours"),
-    (timedelta(hours=24), "Due within a day"),
-)
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,8 @@ class Decision:
     now: datetime
     base: int | None = None
     seen: tuple[int, str] | None = None
+    line: Line = field(kw_only=True)
+    """How the inbox knows it."""
 
     # --- state ---
 
@@ -59,6 +56,9 @@ class Decision:
             approval.expires_at,
             approval.consumed_at,
             [vote.pk for vote in self.votes],
+            self.line.shown_of_handling,
+            self.background.comments[-1:] and self.background.comments[-1].pk,
+            [(one.number, one.outcome) for one in self.background.questions],
             approval.run.status,
             self.seen_now if self.seen is None else self.seen,
             self.base,
@@ -106,7 +106,21 @@ class Decision:
 
     @property
     def badge(self) -> str:
-        return badge(self.approval)
+        return badge_of(self.approval)
+
+    # --- what surrounds it ---
+
+    @cached_property
+    def background(self) -> Background:
+        return background(self.approval, payloads=self.sees_payload)
+
+    @cached_property
+    def stakes(self) -> Stakes:
+        return stakes(self.approval.schema, self.approval.payload, field_order(self.tool))
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(self.line, self.user)
 
     @property
     def progress(self) -> str:
@@ -180,7 +194,7 @@ class Decision:
 
     @property
     def groups(self) -> str:
-        return " or ".join(self.approval.requirement["groups"])
+        return policies.who(self.approval.requirement)
 
     @property
     def excluded(self) -> str:
@@ -226,7 +240,10 @@ class Decision:
 
     @cached_property
     def ballots(self) -> list[Ballot]:
-        return [Ballot(vote, vote.digest != self.approval.digest) for vote in self.votes]
+        return [
+            Ballot(vote, (vote.version, vote.digest) != (self.approval.version, self.approval.digest))
+            for vote in self.votes
+        ]
 
     @cached_property
     def in_favour(self) -> list[Vote]:
@@ -272,7 +289,7 @@ class Decision:
 
     @cached_property
     def consequence(self) -> Consequence:
-        return services.preview_decide(self.approval)
+        return services.preview_decide(self.approval, len(self.in_favour))
 
     @cached_property
     def edit_consequence(self) -> Consequence:
@@ -288,16 +305,6 @@ def votes_text(number: int) -> str:
     return "1 vote" if number == 1 else f"{number} votes"
 
 
-def badge(approval: Approval) -> str:
-    """Which line of the table of badges it is."""
-    match approval.state:
-        case State.OPEN if approval.requirement.get("escalated"):
-            return "escalated"
-        case State.APPROVED if approval.version > 1:
-            return "approved_edited"
-    return str(approval.state)
-
-
 def afterwards(approval: Approval) -> str:
     """What follows if nobody decides in time; "" where there is no time limit."""
     requirement: dict[str, Any] = approval.requirement
@@ -306,74 +313,4 @@ def afterwards(approval: Approval) -> str:
     if requirement["escalation"]:
         more = times.duration(requirement["escalation"]["time_limit_s"])
         return f"then {' and '.join(requirement['escalation']['groups'])} may decide as well, for {more} more"
-    return {
-        "reject": "then it counts as not approved",
-        "fail": "then the step fails",
-        "approve": "then it counts as approved",
-    }[requirement["on_expiry"]]
-
-
-# --- the list ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Item:
-    """A line of the list. `mark` says why it is not mine to decide."""
-
-    approval: Approval
-    mark: str = ""
-
-    @property
-    def votes(self) -> str:
-        """ "1 of 2" while it is open."""
-        if self.approval.state != State.OPEN:
-            return ""
-        return f"{getattr(self.approval, 'in_favour', 0)} of {self.approval.requirement['votes']}"
-
-    @property
-    def by(self) -> str:
-        """Who decided, if a person did."""
-        return "" if self.approval.decided_by == "clock" else self.approval.decided_by
-
-    @property
-    def look(self) -> badges.Badge:
-        return badges.badge("approval", badge(self.approval))
-
-
-@dataclass(frozen=True)
-class Group:
-    title: str
-    items: list[Item]
-
-
-def by_urgency(items: Iterable[Item], now: datetime) -> list[Group]:
-    """The items under headings by how soon they are due; they come with the oldest deadline first."""
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        groups.setdefault(_urgency(item.approval.expires_at, now), []).append(item)
-    return [Group(title, found) for title, found in groups.items()]
-
-
-def _urgency(expires_at: datetime | None, now: datetime) -> str:
-    if expires_at is None:
-        return "No time limit"
-    return next((title for within, title in SOON if expires_at - now <= within), "Later")
-
-
-def marks(user: AbstractBaseUser, approvals: Sequence[Approval]) -> list[Item]:
-    """Each open approval that is not in one's inbox, with the reason. One query for all of them."""
-    voted = dict(
-        Vote.objects.filter(voter_id=user.pk, approval__in=approvals)
-        .order_by("version")
-        .values_list("approval_id", "version")
-    )
-    return [Item(approval, _mark(user, approval, voted.get(approval.pk))) for approval in approvals]
-
-
-def _mark(user: AbstractBaseUser, approval: Approval, voted_on: int | None) -> str:
-    assert isinstance(user, PermissionsMixin)
-    if voted_on == approval.version:
-        return "you have voted"
-    if not user.has_perm("approvals.decide_approval"):
-        return f"{' or '.join(approval.requirement['groups'])} decide"
-    return selectors.why_not_decide(user, approval)
+    return policies.afterwards(requirement)

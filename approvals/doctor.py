@@ -46,23 +46,25 @@ def decided_without_votes(at: Snapshot) -> Iterator[Finding]:
 
 @data
 def vote_by_excluded(at: Snapshot) -> Iterator[Finding]:
-    """Somebody voted whom the requirement excludes."""
+    """Somebody voted whom the requirement excludes. (Earlier versions may have had another requirement.)"""
     return at.find(
         ERROR,
         "SELECT 'approval ' || a.id || ': ' || v.verdict || ' by ' || v.voter_name FROM approvals_vote v"
         " JOIN approvals_approval a ON a.id = v.approval_id, jsonb_array_elements(a.requirement -> 'excluded') person"
-        " WHERE person -> 'id' = to_jsonb(v.voter_id) OR person ->> 'name' = v.voter_name",
+        " WHERE v.version = a.version AND (person -> 'id' = to_jsonb(v.voter_id) OR person ->> 'name' = v.voter_name)",
         "The vote does not count: let somebody else look at what was approved.",
     )
 
 
 @data
 def vote_outside_groups(at: Snapshot) -> Iterator[Finding]:
-    """Somebody voted who is in none of the required groups. They may have left since, so this is only a hint."""
+    """Somebody voted who is not named, and in none of the required groups. They may have left since: this is only a hint."""
     return at.find(
         WARNING,
         "SELECT 'approval ' || a.id || ': ' || v.verdict || ' by ' || v.voter_name FROM approvals_vote v"
-        " JOIN approvals_approval a ON a.id = v.approval_id WHERE NOT EXISTS (SELECT FROM auth_user_groups m"
+        " JOIN approvals_approval a ON a.id = v.approval_id WHERE v.version = a.version"
+        " AND NOT coalesce(a.requirement -> 'users', '[]') @> jsonb_build_array(jsonb_build_object('id', v.voter_id))"
+        " AND NOT EXISTS (SELECT FROM auth_user_groups m"
         "   JOIN auth_group g ON g.id = m.group_id WHERE m.user_id = v.voter_id AND a.requirement -> 'groups' ? g.name)",
         "If they had not left the group after voting, the vote was not theirs to give.",
     )
@@ -158,6 +160,23 @@ def executed_not_as_approved(at: Snapshot) -> Iterator[Finding]:
         ERROR,
         wrong(),
         "Find out from the provider what happened, and from the run's history who was asked for what.",
+    )
+
+
+@data
+def policy_asks_nobody(at: Snapshot) -> Iterator[Finding]:
+    """A rule of a policy made of data names a group that is not there, or a person who is switched off."""
+    return at.find(
+        WARNING,
+        "WITH rule AS (SELECT p.scope || ' ' || p.name AS policy, r.value AS rule FROM approvals_policy p,"
+        "   jsonb_array_elements(p.rules) r WHERE p.active)"
+        " SELECT policy || ': group ' || g FROM rule, jsonb_array_elements_text("
+        "   coalesce(rule -> 'groups', '[]') || coalesce(rule -> 'escalate_to', '[]')) g"
+        " WHERE NOT EXISTS (SELECT FROM auth_group WHERE name = g)"
+        " UNION ALL SELECT policy || ': ' || (person ->> 'name') FROM rule,"
+        "   jsonb_array_elements(coalesce(rule -> 'users', '[]')) person"
+        " WHERE NOT EXISTS (SELECT FROM auth_user WHERE id = (person ->> 'id')::bigint AND is_active)",
+        "What it asks for may wait for nobody: change its rules.",
     )
 
 

@@ -42,6 +42,15 @@ class VerdictForm(forms.Form):
         return cleaned
 
 
+class AskForm(forms.Form):
+    """Ask back about what the page showed; shares its field with the verdicts."""
+
+    version = forms.IntegerField(min_value=1, widget=forms.HiddenInput)
+    digest = forms.CharField(max_length=64, widget=forms.HiddenInput)
+    token = forms.UUIDField(widget=forms.HiddenInput)
+    reason = forms.CharField(max_length=REASON_LENGTH)
+
+
 class EditForm(forms.Form):
     """The payload's fields, each as its schema wants it; a field that is left alone keeps its value exactly.
 

@@ -3,26 +3,25 @@
 import uuid
 from dataclasses import dataclass
 
-from django.contrib.auth.models import AbstractBaseUser, Group, PermissionsMixin
-from django.contrib.postgres.expressions import ArraySubquery
+from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 from django.db.models import (
-    BooleanField,
     Count,
     Exists,
     F,
-    Func,
     OuterRef,
     Prefetch,
     QuerySet,
     Subquery,
-    TextField,
     Value,
 )
-from django.db.models.functions import Cast, Coalesce
+from django.db.models.functions import Coalesce
 
+from approvals import deciders, requests
 from approvals.models import Approval, ApprovalVersion, Vote
 from approvals.services import check_may_decide
+from runs.clock import Now
 from runs.errors import NotAllowed
+from runs.failures import open_groups
 from runs.lifecycle import Actor
 from runs.models import Run
 from runs.states import Status
@@ -30,31 +29,21 @@ from runs.states import Status
 
 def inbox(user: AbstractBaseUser) -> QuerySet[Approval]:
     """Open approvals that this person may decide and has not voted on, oldest deadline first, those without one last."""
-    return _rows(_mine(user)).order_by(F("expires_at").asc(nulls_last=True), "id")
+    return _rows(mine(user)).order_by(F("expires_at").asc(nulls_last=True), "id")
 
 
-def _mine(user: AbstractBaseUser) -> QuerySet[Approval]:
+def mine(user: AbstractBaseUser) -> QuerySet[Approval]:
+    """Open approvals that this person may decide and has not voted on."""
     assert isinstance(user, PermissionsMixin)
     if not user.has_perm("approvals.decide_approval"):
         return Approval.objects.none()
     voted = Vote.objects.filter(approval=OuterRef("pk"), version=OuterRef("version"), voter_id=user.pk)
-    # The groups are read by the same query: each page of the console makes it.
-    groups = ArraySubquery(Group.objects.filter(user=user.pk).values_list(Cast("name", TextField())))
-    asked = Func(F("requirement__groups"), groups, function="jsonb_exists_any", output_field=BooleanField())
-    return (
-        Approval.objects.filter(asked, state=Approval.State.OPEN)
-        .exclude(requirement__excluded__contains=[{"id": user.pk}])
-        .exclude(requirement__excluded__contains=[{"name": user.get_username()}])
-        .exclude(Exists(voted))
-    )
+    return Approval.objects.filter(deciders.asks(user), state=Approval.State.OPEN).exclude(Exists(voted))
 
 
-def others(user: AbstractBaseUser) -> QuerySet[Approval]:
-    """Open approvals that are not in this person's inbox: not theirs to decide, or voted on. Oldest deadline first."""
-    mine = _mine(user).values("pk")
-    return _rows(Approval.objects.filter(state=Approval.State.OPEN).exclude(pk__in=mine)).order_by(
-        F("expires_at").asc(nulls_last=True), "id"
-    )
+def not_mine(user: AbstractBaseUser) -> QuerySet[Approval]:
+    """Open approvals that are not in this person's inbox: not theirs to decide, or voted on."""
+    return Approval.objects.filter(state=Approval.State.OPEN).exclude(pk__in=mine(user).values("pk"))
 
 
 def decided() -> QuerySet[Approval]:
@@ -85,7 +74,7 @@ def _rows(found: QuerySet[Approval]) -> QuerySet[Approval]:
 
 def inbox_count(user: AbstractBaseUser, limit: int = 100) -> int:
     """Length of the inbox, counted up to `limit` + 1."""
-    return _mine(user).values("pk")[: limit + 1].count()
+    return mine(user).values("pk")[: limit + 1].count()
 
 
 #: The navigation counts up to this: "99+".
@@ -100,15 +89,24 @@ class Waiting:
     """Length of the inbox."""
     attention: int
     """Runs that only a person can move on."""
+    failures: int
+    """Groups of failures that nobody has looked at yet."""
+    requests: int = 0
+    """Guarded verbs that others want to use and this person may decide on."""
 
 
 def waiting(user: AbstractBaseUser) -> Waiting:
     """What waits for this person. One query."""
     limit = NAVIGATION_LIMIT + 1
-    mine = _mine(user).annotate(what=Value("approval")).values_list("what", flat=True)
+    asked = mine(user).annotate(what=Value("approval")).values_list("what", flat=True)
     stuck = Run.objects.filter(status=Status.ATTENTION).annotate(what=Value("run"))
-    found = list(mine[:limit].union(stuck.values_list("what", flat=True)[:limit], all=True))
-    return Waiting(found.count("approval"), found.count("run"))
+    broken = open_groups(user).order_by().annotate(what=Value("failure"))
+    guarded = requests.open_for(user).order_by().annotate(what=Value("request"))
+    others = [rows.values_list("what", flat=True)[:limit] for rows in (stuck, broken, guarded)]
+    found = list(asked[:limit].union(*others, all=True))
+    return Waiting(
+        found.count("approval"), found.count("run"), found.count("failure"), found.count("request")
+    )
 
 
 def one(approval_id: uuid.UUID) -> Approval:
@@ -122,7 +120,8 @@ def of_run(run_id: uuid.UUID) -> list[Approval]:
 
 
 def _full() -> QuerySet[Approval]:
-    return Approval.objects.select_related("run", "operation").prefetch_related(
+    found = Approval.objects.annotate(read_at=Now()).select_related("run", "operation")
+    return found.prefetch_related(
         Prefetch("versions", ApprovalVersion.objects.order_by("-version")),
         Prefetch("votes", Vote.objects.order_by("at", "id")),
     )

@@ -1,25 +1,24 @@
 """The verbs on approvals: decide and edit."""
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import jsonschema
-from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 from django.db import connection
 from django.utils.crypto import constant_time_compare
 from pydantic import ValidationError
 
-from approvals import waits
+from approvals import deciders, waits
 from approvals.models import Approval, ApprovalVersion, Vote
 from runs import clock, codec, lifecycle, redaction, registry
-from runs.errors import Invalid, NotAllowed, NotFound, Stale, StateMismatch
+from runs.errors import Invalid, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus
 from runs.services.payloads import problems, recordable
-from runs.services.verb import Consequence, Done, permit, verb
-from runs.states import Status
+from runs.services.verb import Consequence, Done, Line, permit, verb
+from runs.states import AttentionKind, Status
 from runs.workflow import Tool
 
 State = Approval.State
@@ -28,19 +27,26 @@ Verdict = Vote.Verdict
 
 @verb
 def decide(
-    actor: Actor, approval_id: uuid.UUID, *, version: int, digest: str, verdict: str, reason: str = ""
+    actor: Actor,
+    approval_id: uuid.UUID,
+    *,
+    version: int,
+    digest: str,
+    verdict: str,
+    reason: str = "",
+    signed_in_at: datetime | None = None,
 ) -> Done:
     """Approve or reject exactly the payload that was shown: its version and its keyed digest.
 
     The last vote that the frozen requirement asks for decides, and so does one rejection. The same vote again changes
-    nothing.
+    nothing. `signed_in_at` is when the person gave their password, for a requirement that wants a young sign-in.
 
-    Raises NotAllowed (no permission, not in a required group, or excluded), NotFound, Invalid (a rejection without a reason),
+    Raises NotAllowed (no permission, not in a required group, or excluded), NotFresh, NotFound, Invalid (no reason to reject),
     Stale (another version was shown), StateMismatch (decided, expired or void; says by whom).
     """
     permit(actor, "approvals.decide_approval")
     verdict = _known(verdict)
-    run, operation, approval = _locked(approval_id)
+    run, operation, approval = locked(approval_id)
     check_may_decide(actor, approval)
     votes = list(Vote.objects.raw(_VOTES, [approval.pk, approval.version]))
     # A vote on an earlier version says nothing about this one.
@@ -55,6 +61,7 @@ def decide(
         )
     if earlier is not None:
         raise StateMismatch(f"you had already {_past(earlier.verdict)} this version")
+    deciders.check_fresh(approval.requirement, signed_in_at)
     if verdict == Verdict.REJECT and not reason.strip():
         raise Invalid("say why you reject it: the agent and whoever asked for it will read this")
     votes.append(_vote(actor, run, approval, verdict, reason))
@@ -82,10 +89,10 @@ def _past(verdict: str) -> str:
     return "approved" if verdict == Verdict.APPROVE else "rejected"
 
 
-def _locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
+def locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
     """Run, approval and operation under their locks, in the order that all others take them."""
     try:
-        run = lifecycle.lock_run(approval_id, _RUN_OF)
+        run = lifecycle.lock_run(approval_id, RUN_OF)
     except Run.DoesNotExist:
         raise NotFound(f"there is no approval {approval_id}") from None
     (approval,) = Approval.objects.raw(
@@ -99,9 +106,8 @@ def _locked(approval_id: uuid.UUID) -> tuple[Run, Operation, Approval]:
 
 #: Statements of a decision, as plain SQL: a run goes on after them, and Django's compiler takes several times as long as the
 #: server (docs/why.md).
-_RUN_OF = "SELECT run_id FROM approvals_approval WHERE id = %s"
+RUN_OF = "SELECT run_id FROM approvals_approval WHERE id = %s"
 _VOTES = "SELECT * FROM approvals_vote WHERE approval_id = %s AND version = %s ORDER BY at, id"
-_GROUPS = "SELECT g.name FROM auth_group g JOIN auth_user_groups m ON m.group_id = g.id WHERE m.user_id = %s"
 _INSERT_VOTE = """
 INSERT INTO approvals_vote (id, approval_id, version, digest, verdict, voter_id, voter_name, reason)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING at
@@ -110,23 +116,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING at
 
 def check_may_decide(actor: Actor, approval: Approval) -> None:
     """Raise NotAllowed unless the frozen requirement lets this person decide."""
-    if actor.user is None:
-        raise NotAllowed("only a person may decide")
-    requirement = approval.requirement
-    if any(actor.id == person["id"] or actor.name == person["name"] for person in requirement["excluded"]):
-        raise NotAllowed("you started this run, so somebody else has to decide")
-    if not set(requirement["groups"]) & groups_of(actor.user):
-        raise NotAllowed(f"only members of {' or '.join(requirement['groups'])} may decide this")
-
-
-def groups_of(user: AbstractBaseUser) -> set[str]:
-    """Names of the groups that a user is in; no query where a page has prefetched them."""
-    assert isinstance(user, PermissionsMixin)
-    if "groups" in getattr(user, "_prefetched_objects_cache", {}):
-        return {group.name for group in user.groups.all()}
-    with connection.cursor() as cursor:
-        cursor.execute(_GROUPS, [user.pk])
-        return {name for (name,) in cursor.fetchall()}
+    deciders.check(actor, approval.requirement)
 
 
 def _check_open(actor: Actor, approval: Approval) -> None:
@@ -181,12 +171,15 @@ def _count(
     lifecycle.append_events(run, actor, reason, voted, decided)
     if run.status == Status.WAITING:
         lifecycle.set_due(run)
+    elif run.attention_kind == AttentionKind.UNDECIDED and approval.requirement.get("parked"):
+        lifecycle.requeue(run)
     return Done(run, f"{approval.title}: {state.label.lower()}.")
 
 
-def preview_decide(approval: Approval) -> Consequence:
-    """What approving would do now; the sentence tells of rejecting, too."""
-    needed, for_it = approval.requirement["votes"], waits.approvals_so_far(approval)
+def preview_decide(approval: Approval, in_favour: int | None = None) -> Consequence:
+    """What approving would do now; the sentence tells of rejecting, too. `in_favour`: votes that the caller has counted."""
+    needed = approval.requirement["votes"]
+    for_it = waits.approvals_so_far(approval) if in_favour is None else in_favour
     if for_it + 1 < needed:
         yes = f"Approving is vote {for_it + 1} of {needed}."
     elif tool_of(approval) is None:
@@ -194,7 +187,7 @@ def preview_decide(approval: Approval) -> Consequence:
     else:
         yes = f"Approving lets {approval.name} run once with exactly this payload."
     no = "" if tool_of(approval) is None else f"; {approval.name} does not run"
-    return Consequence(f"{yes} Rejecting tells the agent your reason{no}.", again=(approval.name,))
+    return Consequence(f"{yes} Rejecting tells the agent your reason{no}.", again=(Line(approval.name),))
 
 
 # --- edit ------------------------------------------------------------------------------------------------------------
@@ -209,7 +202,7 @@ def edit(actor: Actor, approval_id: uuid.UUID, *, version: int, arguments: Any, 
     Raises NotAllowed, NotFound, Stale, Invalid (does not fit the schema, or changes nothing), StateMismatch.
     """
     permit(actor, "approvals.decide_approval")
-    run, operation, approval = _locked(approval_id)
+    run, operation, approval = locked(approval_id)
     check_may_decide(actor, approval)
     if version != approval.version:
         raise Stale("this request has changed since the page was loaded: read the new version and edit that")
@@ -219,7 +212,7 @@ def edit(actor: Actor, approval_id: uuid.UUID, *, version: int, arguments: Any, 
     encoded = validated(approval, arguments)
     if codec.is_keyed_digest(encoded, approval.digest):
         raise Invalid("the edit changes nothing")
-    _new_version(actor, approval, encoded, reason)
+    new_version(actor, approval, encoded, reason)
     if reopened:
         _reopen(operation, approval)
     lifecycle.append_event(
@@ -272,7 +265,8 @@ def validated(approval: Approval, arguments: Any) -> Any:
     return encoded
 
 
-def _new_version(actor: Actor, approval: Approval, encoded: Any, reason: str) -> None:
+def new_version(actor: Actor, approval: Approval, encoded: Any, reason: str) -> None:
+    """Put this payload up for decision as the next version, on which nobody has voted yet. The caller holds the locks."""
     display, sealed = redaction.split(encoded)
     approval.version += 1
     approval.payload, approval.digest = display, codec.keyed_digest(encoded)
@@ -306,8 +300,9 @@ def _reopen(operation: Operation, approval: Approval) -> None:
     operation.result = operation.result_sealed = None
     now, limit_s = clock.now(), approval.requirement["time_limit_s"]
     if approval.expires_at is not None and approval.expires_at <= now and limit_s is not None:
-        approval.expires_at = operation.expires_at = now + timedelta(seconds=limit_s)
+        approval.expires_at = now + timedelta(seconds=limit_s)
         approval.save(update_fields=["expires_at"])
+    operation.expires_at = waits.next_look(approval, now)
     operation.save()
 
 
@@ -317,5 +312,5 @@ def preview_edit(approval: Approval) -> Consequence:
     lost = "1 vote on version {} becomes void" if votes == 1 else f"{votes} votes on version {{}} become void"
     void = f" {lost.format(approval.version)}." if votes else ""
     return Consequence(
-        f"A new version {approval.version + 1} is up for decision.{void}", again=(approval.name,)
+        f"A new version {approval.version + 1} is up for decision.{void}", again=(Line(approval.name),)
     )

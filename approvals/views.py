@@ -1,7 +1,6 @@
 """Pages of approvals: what waits for me, one request, and the two verbs on it."""
 
 import uuid
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,18 +13,20 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from agentops.console import paging, polling
-from approvals import selectors, services
-from approvals.decision import Decision, Group, Item, by_urgency, marks
-from approvals.forms import EditForm, VerdictForm
-from approvals.models import Approval, ApprovalVersion
+from agentops import sign_ins
+from agentops.console import polling
+from approvals import asking, selectors, services
+from approvals.case import Case
+from approvals.decision import Decision
+from approvals.forms import AskForm, EditForm, VerdictForm
+from approvals.inbox import Line, line
+from approvals.listing import Entry, Listing, address, key_of, key_of_approval, read
+from approvals.models import Approval, ApprovalVersion, ItemKind
 from runs import clock, codec
 from runs.errors import Invalid, NotAllowed, StateMismatch
 from runs.lifecycle import Actor
+from runs.models.run import new_id
 from runs.services.verb import Done
-
-#: Rows of a list; a person who has more waiting decides the oldest deadlines first.
-ROWS = 100
 
 may_view = permission_required("approvals.view_approval", raise_exception=True)
 may_see_payload = permission_required("runs.view_payload", raise_exception=True)
@@ -34,86 +35,36 @@ may_see_payload = permission_required("runs.view_payload", raise_exception=True)
 # --- lists -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The list at the left: `show` says which one, `pages` lead through what has been decided."""
-
-    show: str
-    groups: list[Group]
-    count: int
-    selected: uuid.UUID | None
-    ptag: str
-    pages: paging.Page[Approval] | None = None
-
-    @property
-    def more(self) -> bool:
-        return self.count > ROWS
-
-    @property
-    def items(self) -> list[Item]:
-        return [item for group in self.groups for item in group.items]
-
-    def beside(self, offset: int) -> Item | None:
-        """The item before (-1) or after (1) the selected one."""
-        at = next((n for n, item in enumerate(self.items) if item.approval.pk == self.selected), None)
-        wanted = at + offset if at is not None else min(0, offset - 1)
-        return self.items[wanted] if 0 <= wanted < len(self.items) else None
-
-    @property
-    def previous(self) -> Item | None:
-        return self.beside(-1)
-
-    @property
-    def next(self) -> Item | None:
-        return self.beside(1)
-
-
-SHOWN = ("mine", "others", "decided")
-
-
-def _listing(request: HttpRequest, now: datetime, selected: uuid.UUID | None = None) -> Listing:
-    user, show, pages = _user(request), request.GET.get("show", ""), None
-    if show not in SHOWN:
-        show = "mine" if user.has_perm("approvals.decide_approval") else "others"
-    if show == "decided":
-        pages = paging.page(selectors.decided(), request.GET)
-        rows = pages.rows
-        groups = [Group("Decided", [Item(row) for row in rows])] if rows else []
-    elif show == "others":
-        rows = list(selectors.others(user)[: ROWS + 1])
-        groups = by_urgency(marks(user, rows[:ROWS]), now)
-    else:
-        rows = list(selectors.inbox(user)[: ROWS + 1])
-        groups = by_urgency([Item(row) for row in rows[:ROWS]], now)
-    shown = [
-        (item.approval.pk, item.approval.version, item.look.word, item.mark, group.title)
-        for group in groups
-        for item in group.items
-    ]
-    return Listing(show, groups, len(rows), selected, polling.tag(show, shown), pages)
-
-
 @require_safe
 @may_view
 def inbox(request: HttpRequest) -> HttpResponse:
     """What waits for this person, and beside it the first request of that."""
-    now = clock.now()
-    listing = _listing(request, now)
+    listing = Listing(user_of(request), request.GET)
+    first = listing.entries[0].line if listing.entries else None
+    found = _one(first.item) if first is not None and first.kind == ItemKind.APPROVAL else None
+    now: datetime = clock.now() if found is None else found.read_at  # type: ignore[attr-defined]
+    listing.now = now
     context: dict[str, Any] = {"listing": listing, "now": now, "alone": True}
-    if listing.items:
-        first = listing.items[0].approval.pk
-        context["listing"] = replace(listing, selected=first)
-        context |= _decision_context(request, selectors.one(first), now)
+    if first is not None:
+        listing.selected = key_of(first)
+    if first is not None and found is not None:
+        context |= _decision_context(request, found, now, first)
+    elif first is not None:
+        case = Case(first, user_of(request), now)
+        context |= {"case": case} | handling_context(request, first)
     return render(request, "approvals/inbox.html", context)
 
 
 @require_safe
 @may_view
 def poll_list(request: HttpRequest) -> HttpResponse:
-    """The list alone, for polling; `selected` is the request that is open beside it."""
-    now = clock.now()
-    listing = _listing(request, now, _uuid(request.GET.get("selected", "")))
-    context = {"listing": listing, "ptag": listing.ptag, "now": now}
+    """The list alone, for polling; `selected` is the item that is open beside it."""
+    now, user = clock.now(), user_of(request)
+    kind, _, item = request.GET.get("selected", "").partition(".")
+    which = _uuid(item)
+    known = None if which is None or kind not in ItemKind.values else line(user, ItemKind(kind), which)
+    listing = Listing(user, request.GET, now, None if known is None else key_of(known))
+    context = {"listing": listing, "ptag": listing.tag, "now": now}
     return polling.fragment(request, "approvals/list.html", context)
 
 
@@ -124,7 +75,7 @@ def poll_list(request: HttpRequest) -> HttpResponse:
 @may_view
 def approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """What the agent wants to do, and the form to decide on it."""
-    return _page(request, approval_id)
+    return page(request, approval_id)
 
 
 @require_safe
@@ -158,7 +109,8 @@ def decide(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
             return _refused(request, approval_id, CHANGED, 409, verdict=form)
         return _refused(request, approval_id, _only_hidden(form), 422, verdict=form)
     try:
-        done = services.decide(Actor.of(_user(request)), approval_id, **form.cleaned_data)
+        at = sign_ins.signed_in_at(request)
+        done = services.decide(Actor.of(user_of(request)), approval_id, signed_in_at=at, **form.cleaned_data)
     except StateMismatch as error:
         return _refused(request, approval_id, str(error), error.status, verdict=form)
     return _done(request, approval_id, done)
@@ -171,20 +123,37 @@ def edit(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """The payload as a form; sending it makes a new version."""
     found = _to_decide(request, approval_id)
     if request.method != "POST":
-        return _page(request, approval_id, found, edit=EditForm(found))
+        return page(request, approval_id, found, edit=EditForm(found))
     form = EditForm(found, request.POST)
     if form.data.get("version") != str(found.version):
         return _refused(request, approval_id, CHANGED, 409)
     if not form.is_valid():
-        return _page(request, approval_id, found, 422, edit=form)
+        return page(request, approval_id, found, 422, edit=form)
     given = {name: form.cleaned_data[name] for name in ("version", "arguments", "reason")}
     try:
-        done = services.edit(Actor.of(_user(request)), approval_id, **given)
+        done = services.edit(Actor.of(user_of(request)), approval_id, **given)
     except Invalid as error:
-        form.add_error(None, _sentence(str(error)))
-        return _page(request, approval_id, found, 422, edit=form)
+        form.add_error(None, as_sentence(str(error)))
+        return page(request, approval_id, found, 422, edit=form)
     except StateMismatch as error:
         return _refused(request, approval_id, str(error), error.status)
+    return _done(request, approval_id, done)
+
+
+@require_POST
+def ask(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
+    """Ask the agent about the version that was shown; the request stays open."""
+    _to_decide(request, approval_id)
+    form = AskForm(request.POST)
+    if not form.is_valid():
+        why = "Write what you want to know: the agent reads it." if "reason" in form.errors else CHANGED
+        return _refused(request, approval_id, why, 422, verdict=form)
+    given = {name: form.cleaned_data[name] for name in ("version", "digest", "token")}
+    try:
+        done = asking.ask(Actor.of(user_of(request)), approval_id, text=form.cleaned_data["reason"], **given)
+    except (StateMismatch, Invalid) as error:
+        status = 422 if isinstance(error, Invalid) else error.status
+        return _refused(request, approval_id, str(error), status, verdict=form)
     return _done(request, approval_id, done)
 
 
@@ -194,7 +163,7 @@ CHANGED = "this request has changed since the page was loaded: read the new vers
 def _to_decide(request: HttpRequest, approval_id: uuid.UUID) -> Approval:
     """The approval. Raises NotAllowed before anything about it is said to somebody who may not decide on it."""
     found = _one(approval_id)
-    if why := selectors.why_not_decide(_user(request), found):
+    if why := selectors.why_not_decide(user_of(request), found):
         raise NotAllowed(why)
     return found
 
@@ -202,7 +171,7 @@ def _to_decide(request: HttpRequest, approval_id: uuid.UUID) -> Approval:
 # --- shared ------------------------------------------------------------------------------------------------------------
 
 
-def _user(request: HttpRequest) -> User:
+def user_of(request: HttpRequest) -> User:
     """Who asks, with the groups that every row of a list is compared with."""
     user = cast(User, request.user)
     prefetch_related_objects([user], "groups")
@@ -229,24 +198,59 @@ def _one(approval_id: uuid.UUID) -> Approval:
 
 
 def _decision_context(
-    request: HttpRequest, found: Approval, now: datetime, *, seen: tuple[int, str] | None = None, **more: Any
+    request: HttpRequest,
+    found: Approval,
+    now: datetime,
+    known: Line | None = None,
+    *,
+    seen: tuple[int, str] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
+    user = user_of(request)
+    known = known or line(user, ItemKind.APPROVAL, found.pk)
+    assert known is not None, "its approval is there"
     compared = _number(request.GET.get("base", ""))
-    decision = Decision(found, _user(request), now, base=compared, seen=seen)
-    verdict = VerdictForm(initial={"version": found.version, "digest": found.digest})
-    return {"decision": decision, "verdict": verdict, "now": now} | more
+    decision = Decision(found, user, now, base=compared, seen=seen, line=known)
+    # What was typed before the password was asked for again.
+    reason = sign_ins.typed_before(request).get("reason", "")
+    verdict = VerdictForm(initial={"version": found.version, "digest": found.digest, "reason": reason})
+    context = {"decision": decision, "verdict": verdict, "now": now}
+    return context | handling_context(request, known) | more
 
 
-def _page(
+#: Values of the snooze form: minutes from now.
+SNOOZES = (
+    ("30", "30 minutes"),
+    ("120", "2 hours"),
+    ("480", "8 hours"),
+    ("1440", "a day"),
+    ("4320", "3 days"),
+)
+
+
+def handling_context(request: HttpRequest, known: Line) -> dict[str, Any]:
+    """What the bar over an item needs: who has it, and the forms to hand it on, put it away or say something."""
+    return {
+        "handled": Entry(known, user_of(request)),
+        "may_handle": user_of(request).has_perm("approvals.handle_item"),
+        "query": address(read(request.GET)),
+        "comment_token": new_id(),
+        "snoozes": SNOOZES,
+    }
+
+
+def page(
     request: HttpRequest,
     approval_id: uuid.UUID,
     found: Approval | None = None,
     status: int = 200,
     **more: Any,
 ) -> HttpResponse:
-    now = clock.now()
-    context = _decision_context(request, found or _one(approval_id), now, **more)
-    context["listing"] = _listing(request, now, approval_id)
+    found = found or _one(approval_id)
+    now: datetime = found.read_at  # type: ignore[attr-defined]
+    listing = Listing(user_of(request), request.GET, now, key_of_approval(found))
+    context = _decision_context(request, found, now, listing.selected_line, **more)
+    context["listing"] = listing
     return render(request, "approvals/inbox.html", context, status=status)
 
 
@@ -256,7 +260,7 @@ def _refused(
     sentence: str,
     status: int,
     *,
-    verdict: VerdictForm | None = None,
+    verdict: VerdictForm | AskForm | None = None,
 ) -> HttpResponse:
     """The request as it is now, with why nothing was done; what was typed as a reason stays."""
     found = _one(approval_id)
@@ -268,11 +272,12 @@ def _refused(
         }
     )
     errors = list(verdict.errors.get("reason", [])) if verdict and status == 422 else []
-    more = {"verdict": fresh, "reason_errors": errors, "refusal": _sentence(sentence)}
-    return _page(request, approval_id, found, status, **more)
+    more = {"verdict": fresh, "reason_errors": errors, "refusal": as_sentence(sentence)}
+    return page(request, approval_id, found, status, **more)
 
 
-def _sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
+    """A refusal as a sentence of its own."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 

@@ -1,14 +1,15 @@
 """Approval as a kind of wait: what the engine calls when a run needs people to decide."""
 
 import json
-from collections.abc import Mapping
-from datetime import timedelta
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
 from django.urls import NoReverseMatch, reverse
 
-from approvals import policies
+from approvals import policies, questions
 from approvals.models import Approval, ApprovalVersion, Vote
 from runs import clock, codec, redaction, waits
 from runs.clock import Now
@@ -22,26 +23,35 @@ State = Approval.State
 class ApprovalWait:
     name: str = Kind.APPROVAL
 
-    def required(self, policy: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call with these (decoded) arguments needs an approval under the policy."""
-        return policies.required(policy, arguments)
+    def required(
+        self, policy: str, arguments: Mapping[str, Any], *, tool: str = "", workflow: str = ""
+    ) -> bool:
+        """Whether a call with these (decoded) arguments needs an approval under the policy that has the last word on it."""
+        return policies.required(policies.Call(policy, tool, workflow), arguments)
+
+    def guards(self, tool: str, workflow: str) -> bool:
+        """Whether a policy made of data is about this tool or workflow, as this process knows."""
+        return policies.guarded.holds(tool, workflow)
+
+    refresh = staticmethod(policies.guarded.refresh)
 
     def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
         """Write the request and its first version, its requirement frozen; sets the operation's time limit.
 
-        `options`: title, why, schema, policy, arguments (true, encoded), subject. The agent's words are hostile text.
+        `options`: title, why, schema, policy, tool ("" for a question), arguments (true, encoded), subject. The agent's words are
+        hostile text.
         """
         encoded = options["arguments"]
         display, sealed = redaction.split(encoded)
-        requirement = policies.named(options.get("policy", "")).requirement(run)
+        call = policies.Call(options.get("policy", ""), options.get("tool", ""), run.workflow)
+        requirement = policies.requirement(call, codec.decode(encoded), run)
         limit_s = requirement["time_limit_s"]
         limits = [operation.expires_at] if operation.expires_at is not None else []
-        limits += [] if limit_s is None else [clock.now() + timedelta(seconds=limit_s)]
-        operation.expires_at = min(
-            limits, default=None
-        )  # the author's `timeout=` or the policy's, whichever comes first
-        operation.save(update_fields=["expires_at"])
-        approval = Approval.objects.create(
+        now = clock.now()
+        limits += [] if limit_s is None else [now + timedelta(seconds=limit_s)]
+        # The author's `timeout=` or the policy's, whichever comes first.
+        expires_at = min(limits, default=None)
+        approval = Approval(
             id=operation.pk,  # so that an operation leads to its approval without a query
             run=run,
             operation=operation,
@@ -51,11 +61,16 @@ class ApprovalWait:
             why=codec.clean_text(options.get("why", ""), 10_000),
             schema=options.get("schema") or {},
             policy=options.get("policy", ""),
+            answers=options.get("answers", False),
             requirement=requirement,
             payload=display,
             digest=codec.keyed_digest(encoded),
-            expires_at=operation.expires_at,
+            opened_at=now,
+            expires_at=expires_at,
         )
+        operation.expires_at = next_look(approval, now)
+        operation.save(update_fields=["expires_at"])
+        approval.save(force_insert=True)
         ApprovalVersion.objects.create(
             approval=approval,
             version=1,
@@ -66,15 +81,22 @@ class ApprovalWait:
         )
 
     def look(self, run: Run, operation: Operation) -> bool:
-        """False: whoever decides settles the operation in the same transaction, so an open one is undecided."""
-        return False
+        """Whether the body has something to do: a question to answer. A decision settles the operation by itself."""
+        return questions.waiting(operation.pk)
+
+    unanswered = staticmethod(questions.unanswered)
+    answer = staticmethod(questions.answer)
 
     def expire(self, run: Run, operation: Operation) -> None:
-        """The time limit passed: ask further people, or record that nobody decided."""
+        """The time limit passed: ask further people, or record that nobody decided. Or people are to be reminded before that."""
         approval = Approval.objects.select_for_update().get(operation=operation)
         requirement = approval.requirement
-        if requirement["escalation"]:
+        if _is_reminder(approval):
+            _remind(run, operation, approval)
+        elif requirement["escalation"]:
             _escalate(run, operation, approval)
+        elif requirement["on_expiry"] == "park":
+            _park(run, operation, approval)
         elif requirement["on_expiry"] == "approve":
             decide(
                 run,
@@ -82,7 +104,7 @@ class ApprovalWait:
                 approval,
                 State.APPROVED,
                 CLOCK.name,
-                "nobody objected in time, and the policy says yes",
+                f"nobody objected in time, and the policy says: {requirement.get('sentence') or 'then yes'}",
             )
         else:
             decide(run, operation, approval, State.EXPIRED, CLOCK.name, "nobody decided in time")
@@ -93,10 +115,20 @@ class ApprovalWait:
         )
 
     def describe(self, operation: Operation) -> waits.Description:
-        return waits.Description(
-            f"approval of {operation.name}",
-            url=_url(operation),
+        return waits.Description(f"it needs approval of {operation.name}", url=_url(operation))
+
+    def describe_all(self, operations: Sequence[Operation]) -> Mapping[uuid.UUID, waits.Description]:
+        """With who may decide, and how many have to. One query, by primary key."""
+        asked = Approval.objects.filter(pk__in=[one.pk for one in operations]).values_list(
+            "pk", "requirement"
         )
+        requirements = dict(asked)
+        return {
+            one.pk: waits.Description(
+                f"it needs approval of {one.name}{_by_whom(requirements.get(one.pk, {}))}", url=_url(one)
+            )
+            for one in operations
+        }
 
     def confirm(self, operation: Operation, version: int) -> bool:
         """Take the decision over, in the transaction that records the effect's intent. False: not approved as it was read.
@@ -115,6 +147,13 @@ class ApprovalWait:
             approval.consumed_at = Now()
             approval.save(update_fields=["consumed_at"])
         return True
+
+
+def _by_whom(requirement: Mapping[str, Any]) -> str:
+    """“ by operators or admins (2 votes)”."""
+    by = f" by {policies.who(requirement)}" if requirement else ""
+    votes = requirement.get("votes", 1)
+    return f"{by} ({votes} votes)" if votes > 1 else by
 
 
 def _url(operation: Operation) -> str:
@@ -167,6 +206,8 @@ def decide(run: Run, operation: Operation, approval: Approval, state: str, by: s
             "reason": reason,
             "arguments": codec.decode(redaction.true_value(json.loads(display), sealed)),
         }
+        if asked := questions.told(approval):
+            result["questions"] = asked
         waits.settle(operation, result, by=by)
     if by == CLOCK.name:
         append_event(
@@ -199,7 +240,9 @@ def _escalate(run: Run, operation: Operation, approval: Approval) -> None:
         "escalation": None,
         "escalated": True,
     }
-    approval.expires_at = operation.expires_at = clock.now() + timedelta(seconds=escalation["time_limit_s"])
+    now = clock.now()
+    approval.expires_at = now + timedelta(seconds=escalation["time_limit_s"])
+    operation.expires_at = next_look(approval, now)
     approval.save(update_fields=["requirement", "expires_at"])
     operation.save(update_fields=["expires_at"])
     append_event(
@@ -210,6 +253,50 @@ def _escalate(run: Run, operation: Operation, approval: Approval) -> None:
         approval=str(approval.pk),
         to=escalation["groups"],
     )
+
+
+def next_look(approval: Approval, now: datetime) -> datetime | None:
+    """When the engine has to look at an open approval again: at the next reminder or at its time limit, whichever comes first."""
+    every_s = approval.requirement.get("remind_every_s")
+    looks = [] if approval.expires_at is None else [approval.expires_at]
+    if every_s:
+        last = approval.reminded_at or approval.opened_at
+        # After an outage once, and not for each reminder that was missed.
+        looks.append(max(last + timedelta(seconds=every_s), now))
+    return min(looks, default=None)
+
+
+def _is_reminder(approval: Approval) -> bool:
+    if not approval.requirement.get("remind_every_s") or approval.requirement.get("parked"):
+        return False
+    return approval.expires_at is None or approval.expires_at > clock.now()
+
+
+def _remind(run: Run, operation: Operation, approval: Approval) -> None:
+    """Record that people were reminded, and look again at the next reminder."""
+    approval.reminded_at = now = clock.now()
+    approval.save(update_fields=["reminded_at"])
+    operation.expires_at = next_look(approval, now)
+    operation.save(update_fields=["expires_at"])
+    append_event(
+        run,
+        "approval_reminded",
+        CLOCK,
+        "nobody has decided yet",
+        approval=str(approval.pk),
+        of=policies.who(approval.requirement),
+    )
+
+
+def _park(run: Run, operation: Operation, approval: Approval) -> None:
+    """Leave it open without a time limit; the engine moves the run to attention (`Operation.parked`)."""
+    operation.parked = f"nobody decided on {approval.title} in time"
+    if approval.requirement.get("parked"):
+        return
+    approval.requirement = {**approval.requirement, "parked": True}
+    approval.expires_at = None
+    approval.save(update_fields=["requirement", "expires_at"])
+    append_event(run, "approval_parked", CLOCK, "nobody decided in time", approval=str(approval.pk))
 
 
 def register() -> None:

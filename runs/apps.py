@@ -6,9 +6,16 @@ APPEND_ONLY = (
     "runs_attempt",
     "runs_event",
     "runs_audit_event",
+    "runs_audit_link",
     "runs_start_key",
+    "runs_evidence",
     "approvals_vote",
     "approvals_version",
+    "approvals_policy_revision",
+    "approvals_request_vote",
+    "approvals_question",
+    "approvals_answer",
+    "approvals_comment",
 )
 
 

@@ -269,7 +269,7 @@ def ends(
     return Ends(made)
 
 
-class ChildWait:
+class ChildWait(waits.OneByOne):
     """A wait for child runs."""
 
     name: str = Kind.CHILD
@@ -297,17 +297,17 @@ class ChildWait:
             operation.save(update_fields=["rest"])
 
     def describe(self, operation: Operation) -> waits.Description:
-        """`operation` is from `selectors.with_children`, where it can say how many of them have not ended."""
+        """`operation` is from `reasons.with_children`, where it can say how many of them have not ended."""
         total = operation.children or 0
         going_on: int | None = getattr(operation, "going_on", None)
         if total == 1:
-            return waits.Description(f"a child run of {operation.name}")
+            return waits.Description(f"a child run of {operation.name} has not ended")
         of = f"{total:,}"
         if going_on is not None and going_on < total:
-            # Counted so far and no further (selectors.COUNT_LIMIT).
+            # Counted so far and no further (reasons.GOING_ON).
             of = f"{'more than 1,000' if going_on > 1000 else going_on} of {total:,}"
         enough = f" ({operation.children_wanted:,} are enough)" if operation.children_wanted else ""
-        return waits.Description(f"{of} child runs of {operation.name}{enough}")
+        return waits.Description(f"{of} child runs of {operation.name} have not ended{enough}")
 
     def _record(self, operation: Operation) -> bool:
         """Record how each child stands now: this answer holds, whatever people do with the children later.

@@ -5,6 +5,7 @@ A check is one function that reads one snapshot of the database and says what it
 transaction, so that what two tables say belongs together however busy the database is.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -192,9 +193,17 @@ FUNCTIONS = (
     "agentops_event_text",
     "agentops_event_head",
     "agentops_append_event",
+    "agentops_audit_text",
+    "agentops_chain_audit",
     "agentops_append_only",
     "agentops_delete_runs",
     "agentops_check_transition",
+    "agentops_limits_now",
+    "agentops_under_limit",
+    "agentops_tokens",
+    "agentops_claim_limited",
+    "agentops_rearm_limited",
+    "agentops_enter_call",
 )
 _SCHEMA_ADVICE = (
     "Run `manage.py migrate`; if that says that nothing is left to do, compare with docs/schema.md."
@@ -240,7 +249,8 @@ def _models() -> list[type[Model]]:
 @schema
 def missing_triggers(at: Snapshot) -> Iterator[Finding]:
     """A guard is missing or switched off: an append-only table could be changed, or a status skipped."""
-    wanted = [(table, "append_only") for table in APPEND_ONLY] + [("runs_run", "state_chart")]
+    wanted = [(table, "append_only") for table in APPEND_ONLY]
+    wanted += [("runs_run", "state_chart"), ("runs_audit_event", "chain")]
     return at.find(
         ERROR,
         "SELECT wanted.name || ' on ' || wanted.place FROM unnest(%(places)s::text[], %(names)s::text[]) AS wanted (place, name)"
@@ -491,7 +501,7 @@ def orphan(at: Snapshot) -> Iterator[Finding]:
         " AND NOT EXISTS (SELECT FROM runs_operation o WHERE o.id = c.parent_operation_id AND o.run_id = c.parent_id)"
         # One that failed may be retried long after retention has deleted its parent.
         " AND (EXISTS (SELECT FROM runs_run p WHERE p.id = c.parent_id)"
-        "   OR NOT EXISTS (SELECT FROM runs_event e WHERE e.run_id = c.id AND e.kind = 'retried'))",
+        "   OR NOT EXISTS (SELECT FROM runs_event e WHERE e.run_id = c.id AND e.kind IN ('retried', 'skipped')))",
         "Runs with child runs under way are not deleted: compare with a backup, or cancel these.",
     )
 
@@ -528,13 +538,22 @@ def hold_without_reason(at: Snapshot) -> Iterator[Finding]:
     return at.find(
         ERROR,
         "SELECT 'run ' || r.id || ' held: ' || r.held_by FROM runs_run r WHERE r.held_by = 'paused'"
-        " AND NOT EXISTS (SELECT FROM runs_policy p WHERE p.scope = 'workflow' AND p.name = r.workflow"
-        "   AND (p.paused OR p.changed_at > agentops_now() - make_interval(secs => %(grace)s)))"
+        " AND NOT EXISTS (SELECT FROM runs_policy p WHERE (p.scope = 'everything' OR (p.scope = 'queue' AND p.name = r.queue)"
+        "     OR (p.scope = 'workflow' AND p.name = r.workflow))"
+        "   AND (p.paused OR (p.temporary #>> '{paused,until}')::timestamptz > agentops_now() - make_interval(secs => %(grace)s)"
+        "     OR p.changed_at > agentops_now() - make_interval(secs => %(grace)s)))"
         " UNION ALL SELECT 'run ' || r.id || ' held: ' || r.held_by FROM runs_run r WHERE r.held_by = 'no_capable_worker'"
         " AND EXISTS (SELECT FROM runs_worker w WHERE w.closed_at IS NULL AND w.beat_until >= now() AND NOT w.draining"
         "   AND w.started_at < now() - make_interval(secs => %(grace)s) AND r.queue = ANY(w.queues)"
-        "   AND r.workflow || '@' || r.version || '/' || r.step = ANY(w.capabilities))",
-        "Force these runs on in the console; a pause that is set and lifted again re-arms them all.",
+        "   AND r.workflow || '@' || r.version || '/' || r.step = ANY(w.capabilities))"
+        " UNION ALL SELECT 'run ' || r.id || ' held: ' || r.held_by || ' of ' || r.held_key FROM runs_run r"
+        " WHERE r.held_by IN ('concurrency', 'rate') AND (NOT EXISTS (SELECT FROM runs_limit x WHERE x.key = r.held_key)"
+        "   OR EXISTS (SELECT FROM agentops_limits_now(ARRAY[r.held_key], %(declared)s::jsonb) l"
+        "     WHERE l.concurrency IS NULL AND l.rate IS NULL))"
+        " AND NOT EXISTS (SELECT FROM runs_policy p WHERE p.scope || ' ' || p.name = r.held_key"
+        "   AND p.changed_at > agentops_now() - make_interval(secs => %(grace)s))",
+        "Force these runs on in the console; a pause or a limit that is set and lifted again re-arms them all.",
+        declared=json.dumps(registry.declared_limits()),
     )
 
 
@@ -560,6 +579,8 @@ def unquiet_end(at: Snapshot) -> Iterator[Finding]:
         "SELECT 'run ' || r.id || ' (' || r.status || '): ' || o.kind || ' ' || o.name || ' is ' || o.status"
         " FROM runs_run r JOIN runs_operation o ON o.run_id = r.id AND o.status IN ('pending', 'open')"
         " WHERE r.status IN ('completed', 'failed', 'cancelled')"
+        # A kill leaves what is in doubt as it is, and says so.
+        " AND NOT (o.status = 'pending' AND EXISTS (SELECT FROM runs_event e WHERE e.run_id = r.id AND e.kind = 'killed'))"
         " UNION ALL SELECT 'run ' || r.id || ' (' || r.status || ') is not still' FROM runs_run r"
         " WHERE r.status IN ('completed', 'failed', 'cancelled') AND (r.wake_at IS NOT NULL OR r.sort_at IS NOT NULL"
         "   OR r.worker_id IS NOT NULL OR r.finished_at IS NULL)",
@@ -589,6 +610,8 @@ def attempt_after_end(at: Snapshot) -> Iterator[Finding]:
         ERROR,
         "SELECT 'run ' || r.id || ' visit ' || a.step_seq || ' try ' || a.attempt_no FROM runs_run r"
         " JOIN runs_attempt a ON a.run_id = r.id AND a.ended_at > r.finished_at + interval '10 seconds'"
+        # The state of a failed run may be edited, before it is retried.
+        " AND a.outcome <> 'edited'"
         " WHERE r.status IN ('completed', 'failed', 'cancelled')",
         "A worker went on with a run that was over: its effects may have happened; report it.",
     )
@@ -638,6 +661,8 @@ def effect_done_twice(at: Snapshot) -> Iterator[Finding]:
         ERROR,
         "SELECT 'key ' || o.provider_key || ': ' || string_agg(o.id::text, ', ') FROM runs_operation o"
         " WHERE o.kind = 'effect' AND o.status = 'done' AND o.provider_key IS NOT NULL"
+        # A fork names the key of the effect that it does not repeat.
+        " AND o.copied_from IS NULL"
         " GROUP BY o.provider_key HAVING count(*) > 1"
         " UNION ALL SELECT 'effect ' || o.compensates || ' undone by ' || string_agg(o.id::text, ', ') FROM runs_operation o"
         " WHERE o.status = 'done' AND o.compensates IS NOT NULL GROUP BY o.compensates HAVING count(*) > 1",
@@ -687,6 +712,28 @@ def chain_head(at: Snapshot) -> Iterator[Finding]:
         " SELECT 'run ' || r.id || ': stands at event ' || r.event_seq || ', the last one is '"
         "   || coalesce(l.seq::text, 'missing') FROM runs_run r LEFT JOIN last l ON l.run_id = r.id"
         " WHERE coalesce(l.seq, 0) <> r.event_seq OR coalesce(l.head, ''::bytea) <> r.event_head",
+        "Somebody changed the history behind the application: compare with a backup.",
+    )
+
+
+@data
+def audit_chain(at: Snapshot) -> Iterator[Finding]:
+    """What administrators did was changed, removed, put in, or kept out of the chain over all of it."""
+    return at.find(
+        ERROR,
+        "SELECT CASE WHEN link.event_id IS NULL THEN 'audit event ' || event.id || ': in no link'"
+        "   ELSE 'audit link ' || link.seq || ' of audit event ' || link.event_id END"
+        " FROM (SELECT seq, event_id, head, lag(seq, 1, 0::bigint) OVER chain AS before,"
+        "   lag(head, 1, ''::bytea) OVER chain AS previous FROM runs_audit_link WINDOW chain AS (ORDER BY seq)) link"
+        " FULL JOIN runs_audit_event event ON event.id = link.event_id"
+        " WHERE link.event_id IS NULL OR event.id IS NULL OR link.seq <> link.before + 1"
+        "   OR link.head <> agentops_event_head(link.previous, agentops_audit_text(link.seq, event))"
+        " UNION ALL SELECT 'the head stands at ' || coalesce(head.seq::text, 'nothing') || ', the last link is '"
+        "   || coalesce(last.seq::text, 'missing') FROM (SELECT 1) AS one"
+        " LEFT JOIN runs_audit_head head ON true"
+        " LEFT JOIN (SELECT seq, head FROM runs_audit_link ORDER BY seq DESC LIMIT 1) last ON true"
+        " WHERE coalesce(head.seq, 0) <> coalesce(last.seq, 0)"
+        "   OR coalesce(head.head, ''::bytea) <> coalesce(last.head, ''::bytea)",
         "Somebody changed the history behind the application: compare with a backup.",
     )
 
@@ -748,7 +795,8 @@ def policy_of_nothing(at: Snapshot) -> Iterator[Finding]:
     return at.find(
         WARNING,
         "SELECT p.scope || ' ' || p.name FROM runs_policy p WHERE NOT (p.name = ANY(CASE p.scope"
-        " WHEN 'workflow' THEN %(workflows)s::text[] WHEN 'step' THEN %(steps)s::text[] ELSE %(tools)s::text[] END))"
+        " WHEN 'workflow' THEN %(workflows)s::text[] WHEN 'step' THEN %(steps)s::text[]"
+        " WHEN 'tool' THEN %(tools)s::text[] ELSE ARRAY[p.name] END))"
         " ORDER BY 1",
         "Its code was renamed or is not installed here: set the limit for the new name, and clear this one.",
         workflows=sorted({workflow.name for workflow in workflows}),

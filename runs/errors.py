@@ -1,5 +1,6 @@
 """What can go wrong, by who should know about it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -44,9 +45,13 @@ class ToolFailed(AgentopsError):
 class Rejected(ToolFailed):
     """People did not allow the call; `verdict` is 'rejected' or 'expired'."""
 
-    def __init__(self, tool: str, verdict: str, by: str, reason: str) -> None:
+    def __init__(
+        self, tool: str, verdict: str, by: str, reason: str, questions: tuple[Mapping[str, Any], ...] = ()
+    ) -> None:
         super().__init__(tool, "Rejected", f"{verdict} by {by}" + (f": {reason}" if reason else ""))
         self.verdict, self.by, self.reason = verdict, by, reason
+        self.questions = questions
+        """What people asked back before they decided: text, by, and the answer, if there was one."""
 
 
 class WaitExpired(AgentopsError):
@@ -145,3 +150,23 @@ class Unavailable(VerbError):
     """The database did not let the verb through, which passes; its transaction was rolled back."""
 
     status = 503
+
+
+class NotFresh(NotAllowed):
+    """This needs a sign-in that is not older than `minutes`: sign in again, then decide again."""
+
+    def __init__(self, minutes: int) -> None:
+        super().__init__(
+            f"this needs a sign-in within the last {minutes} minutes: sign in again, then decide"
+        )
+        self.minutes = minutes
+
+
+class Asked(VerbError):
+    """Nothing was done: others have to approve it first, and have been asked. `url` leads to the request."""
+
+    status = 202
+
+    def __init__(self, message: str, url: str = "") -> None:
+        super().__init__(message)
+        self.url = url

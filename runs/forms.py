@@ -13,10 +13,26 @@ from pydantic import ValidationError
 
 from runs.errors import Invalid
 from runs.models import Run
+from runs.services.doubt import File
 from runs.services.payloads import parse_json
 
 #: Text that may be longer than this is given a text area.
 LINE = 200
+
+
+#: What stands in a recorded value besides plain JSON.
+TAGS = "Decimals, times and the like are tagged as they are recorded; leave their tags."
+
+
+class JSONText(forms.CharField):
+    """A value as JSON, exactly: NaN and a key twice are refused."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        area = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "input mono"})
+        super().__init__(widget=area, **kwargs)
+
+    def clean(self, value: Any) -> Any:
+        return _json(super().clean(value))
 
 
 class VerbForm(forms.Form):
@@ -44,7 +60,7 @@ class Moment(forms.DateTimeInput):
 class RetryForm(VerbForm):
     """`extend_deadline_to` is asked for only where the run's deadline has passed."""
 
-    field_order = ("extend_deadline_to", "reason")
+    field_order: tuple[str, ...] = ("extend_deadline_to", "reason")
     extend_deadline_to = forms.DateTimeField(
         widget=Moment, label="New deadline (UTC)", help_text="Its deadline has passed; it needs a later one."
     )
@@ -53,6 +69,50 @@ class RetryForm(VerbForm):
         super().__init__(*args, **kwargs)
         if not deadline_passed:
             del self.fields["extend_deadline_to"]
+
+
+class SkipForm(RetryForm):
+    """`state` is asked for only where the person may see it, and a new deadline where the old one has passed."""
+
+    field_order = ("state", "extend_deadline_to", "reason")
+    to = forms.CharField(widget=forms.HiddenInput, max_length=200)
+    state = JSONText(label="State as the step would have left it (JSON)", help_text=TAGS)
+
+    def __init__(self, *args: Any, deadline_passed: bool, with_state: bool, **kwargs: Any) -> None:
+        super().__init__(*args, deadline_passed=deadline_passed, **kwargs)
+        if not with_state:
+            del self.fields["state"]
+
+
+class StateForm(VerbForm):
+    """The state of a run, as JSON."""
+
+    field_order = ("state", "reason")
+    state = JSONText(label="State (JSON)", help_text=TAGS)
+
+
+class ForkForm(VerbForm):
+    """Where a fork begins; `input` or `state` as JSON where one of them is edited."""
+
+    field_order = ("version", "input", "state", "reason")
+    visit = forms.IntegerField(widget=forms.HiddenInput, min_value=1, max_value=2**31 - 1)
+    version = forms.TypedChoiceField(
+        coerce=int, label="Version of the workflow", required=False, empty_value=None
+    )
+    input = JSONText(label="Input (JSON)", help_text="Checked by the workflow's own type.")
+    state = JSONText(label="State (JSON)", help_text=TAGS)
+
+    def __init__(self, *args: Any, edits: str, versions: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("input", "state"):
+            if name != edits:
+                del self.fields[name]
+        if len(versions) > 1:
+            choice = self.fields["version"]
+            assert isinstance(choice, forms.TypedChoiceField)
+            choice.choices = [(one, str(one)) for one in versions]
+        else:
+            del self.fields["version"]
 
 
 class SignalForm(VerbForm):
@@ -79,7 +139,23 @@ class GoneForm(forms.Form):
     )
 
 
-class HappenedForm(VerbForm):
+class EvidenceForm(VerbForm):
+    """An answer with what the person saw, as a small file."""
+
+    file = forms.FileField(
+        required=False,
+        label="Evidence",
+        max_length=200,
+        help_text="A screenshot or an export, at most 1 MB. Kept with your answer; others can download it.",
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        given = super().arguments()
+        sent = given.pop("file")
+        return given if sent is None else {**given, "file": File(sent.name, sent.read())}
+
+
+class HappenedForm(EvidenceForm):
     """“It happened”: the reference, where the tool makes a result from it, or else the result's own form beside this one."""
 
     field_order = ("reference", "reason")
@@ -96,7 +172,7 @@ class HappenedForm(VerbForm):
             self.fields["reference"].required = False
 
 
-class NotHappenedForm(VerbForm):
+class NotHappenedForm(EvidenceForm):
     reason = forms.CharField(
         max_length=500, label="How do you know?", help_text="Written to the run's history."
     )

@@ -13,7 +13,7 @@ text, and reading it back compares a checksum. Where redaction hides something, 
 import json
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -496,20 +496,62 @@ def displayed(run_id: uuid.UUID, state: Any) -> Any:
     return back.shown
 
 
+def whole(run_id: uuid.UUID, state: Any, sealed: bytes | memoryview | None) -> Restored:
+    """The state in a run's row, shown and true, in full. Raises HistoryDamaged, BlobDamaged, ValueError (see `restored`)."""
+    if not is_pointer(state):
+        return Restored(blobs.whole([state])[0], redaction.true_value(state, sealed), 0, 0)
+    back = restored(run_id, state["v"]["seq"], state["v"]["attempt"], open_seal=True)
+    if back is None:
+        raise HistoryDamaged(f"run {run_id}: what its state points to is missing")
+    return back
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A state as a person's verb records it: for the run's row, and for that of the attempt."""
+
+    state: Any
+    state_sealed: bytes | None
+    after: Any
+    after_sealed: bytes | None
+
+
+def written(run_id: uuid.UUID, encoded: Any, step_seq: int, attempt_no: int) -> Written:
+    """Record a state that no execution made, in full or as a snapshot, so that whatever follows is counted from it.
+
+    A blob is written with Django's connection, in its transaction.
+    """
+    if is_large(encoded) and (large := begin(encoded)) is not None:
+        kept = keep(large, large.true, joined(large.true), step_seq, attempt_no)
+        if kept.blob is not None:
+            blobs.write(run_id, [kept.blob])
+        return Written(json.loads(kept.pointer), None, json.loads(kept.after), kept.after_sealed)
+    display, sealed = redaction.split(encoded)
+    return Written(display, sealed, display, sealed)
+
+
 def walk(run_id: uuid.UUID) -> Iterator[tuple[int, int, Any]]:
     """Every recorded state of a run as people may see it, oldest first: visit, try, canonical text.
 
     Raises HistoryDamaged, BlobDamaged.
     """
     rows = _with_django(KEPT, {"run": run_id, "seq": 2**31 - 1, "attempt": 2**31 - 1, "limit": None})
+    return walked(run_id, [row[:3] for row in reversed(rows)], lambda after: blobs.whole([after])[0])
+
+
+def walked(
+    run_id: uuid.UUID, rows: Iterable[tuple[int, int, Any]], whole: Callable[[Any], Any]
+) -> Iterator[tuple[int, int, str]]:
+    """`walk` over these rows, oldest first: visit, try, what the attempt's row holds. `whole` reads what lies apart."""
     shown: Any = None
-    for seq, attempt, after, sealed in reversed(rows):
+    for seq, attempt, after in rows:
         if is_patch(after):
             if shown is None:
                 raise HistoryDamaged(f"run {run_id}: the snapshot before visit {seq} is missing")
             shown = apply(shown, changes_of(after))
             if after[TAG] == PATCH:
-                _check(shown, (seq, attempt, after, sealed), after["v"]["sum"])
+                _check(shown, (seq, attempt), after["v"]["sum"])
         else:
-            shown = blobs.whole([after])[0]
+            # Later changes are made to it, and what it was read from stays as it is.
+            shown = json.loads(_text(whole(after)))
         yield seq, attempt, _text(shown)

@@ -16,7 +16,7 @@ from runs import clock, codec, waits
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus
 from runs.registry import COMPENSATE
-from runs.states import AttentionKind, FailureKind, Status
+from runs.states import AttentionKind, FailureKind, Hold, Status
 
 #: LISTEN channel on which a worker hears that something became due; the payload is the queue.
 DUE_CHANNEL = "agentops_due"
@@ -28,6 +28,8 @@ class Actor:
 
     name: str
     user: AbstractBaseUser | None = None
+    request: uuid.UUID | None = None
+    """The approved request that is being carried out, see `runs.services.guards`."""
 
     @property
     def id(self) -> int | None:
@@ -165,21 +167,41 @@ def requeue(run: Run, at: datetime | None = None, *, status: Status | None = Non
         notify_due(run.queue)
 
 
+def park(run: Run, hold: Hold, key: str) -> None:
+    """Take a running run away from its worker until there is room under the limit `key`; it keeps its place in the order."""
+    run.status = Status.CANCELLING if run.compensating else Status.QUEUED
+    _leave(run)
+    run.wake_at = run.sort_at = None
+    run.held_by, run.held_key, run.held_sort = hold, key, run.visit_started_at - head_start(run)
+    run.save(update_fields=[*_MOVED, "held_key", "held_sort"])
+
+
 def ask_person(run: Run, kind: AttentionKind, reason: str, actor: Actor, **data: Any) -> None:
     """Park the run until a person acts."""
     run.status = Status.ATTENTION
     _leave(run)
     run.wake_at = run.sort_at = None
     run.attention_kind, run.reason = kind, reason
-    run.save(update_fields=_MOVED)
+    _fingerprint(run, actor)
+    run.save(update_fields=[*_MOVED, "fingerprint"])
     append_event(run, "attention", actor, reason, kind=kind, step=run.step, visit=run.step_seq, **data)
 
 
 def end(
-    run: Run, status: Status, actor: Actor, *, reason: str = "", kind: FailureKind | None = None, **data: Any
+    run: Run,
+    status: Status,
+    actor: Actor,
+    *,
+    reason: str = "",
+    kind: FailureKind | None = None,
+    killed: bool = False,
+    **data: Any,
 ) -> None:
-    """Bring the run to a terminal status, unless an effect is in doubt: then a person is asked first."""
-    doubtful = pending_effects(run)
+    """Bring the run to a terminal status, unless an effect is in doubt: then a person is asked first.
+
+    A person who kills the run was told what is in doubt, and leaves it so.
+    """
+    doubtful = [] if killed else pending_effects(run)
     if doubtful:
         ask_doubt(run, doubtful[0], actor)
         return
@@ -190,11 +212,22 @@ def end(
     run.failure_kind = kind or ""
     run.reason = reason
     run.finished_at = clock.now()
-    run.save(update_fields=_MOVED)
+    if status == Status.FAILED:
+        _fingerprint(run, actor)
+        run.save(update_fields=[*_MOVED, "fingerprint"])
+    else:
+        run.save(update_fields=_MOVED)
     close_waits(run)
     extra = {"kind": kind} if kind else {}
     append_event(run, str(status), actor, reason, step=run.step, visit=run.step_seq, **extra, **data)
     _tell_parent(run)
+
+
+def _fingerprint(run: Run, actor: Actor) -> None:
+    """Enter the run, as it is about to be saved, into the group of failures like this one."""
+    from runs import failures  # which moves groups with what stands here
+
+    failures.entered(run, actor)
 
 
 def _tell_parent(run: Run) -> None:

@@ -7,8 +7,12 @@ from runs.views import limits, workers
 urlpatterns = [
     path("limits/", limits.limits, name="limits"),
     path("limits/set/<slug:scope>/<path:name>/", limits.set_limit, name="set_limit"),
-    path("limits/pause/<path:workflow>/", limits.pause, name="pause"),
-    path("limits/resume/<path:workflow>/", limits.resume, name="resume"),
+    path("limits/pause/<slug:scope>/<path:name>/", limits.pause, name="pause"),
+    path("limits/resume/<slug:scope>/<path:name>/", limits.resume, name="resume"),
+    path("limits/end/<slug:limit>/<slug:scope>/<path:name>/", limits.end_temporary, name="end_temporary"),
+    path("limits/revert/<uuid:change>/", limits.revert, name="revert"),
+    path("limits/sort/<path:workflow>/", limits.sort_waiting, name="sort_waiting"),
     path("limits/<slug:scope>/<path:name>/", limits.limit, name="limit"),
     path("workers/", workers.workers, name="workers"),
+    path("workers/<uuid:worker_id>/ask/<slug:what>/", workers.ask, name="ask_worker"),
 ]

@@ -4,11 +4,12 @@
 """
 
 import functools
+from collections.abc import Iterator
 
 from django.utils.module_loading import autodiscover_modules
 
 from runs import policies
-from runs.workflow import TOOLS, WORKFLOWS, Step, Tool, Workflow
+from runs.workflow import TOOLS, WORKFLOWS, Rate, Step, Tool, Workflow
 
 
 class UnknownWorkflow(LookupError):
@@ -88,3 +89,33 @@ def timeouts(overrides: policies.Overrides) -> dict[str, float]:
         for w in declared[-1:]
         for s in w.steps.values()
     }
+
+
+def declared_limits() -> dict[str, dict[str, float]]:
+    """Concurrency and rates that the code declares, by key (scope and name), as the SQL functions take them.
+
+    Of several versions the newest says what holds for all of them.
+    """
+    load()
+    return dict(_declared())
+
+
+def _declared() -> Iterator[tuple[str, dict[str, float]]]:
+    for name, by_version in WORKFLOWS.items():
+        versions = [declared[-1] for _, declared in sorted(by_version.items())]
+        yield from _limit(f"workflow {name}", versions[-1].concurrency, versions[-1].rate)
+        steps = {step.name: step for version in versions for step in version.steps.values()}
+        for step in steps.values():
+            yield from _limit(f"step {name}/{step.name}", step.concurrency, step.rate)
+    for name, declared in TOOLS.items():
+        yield from _limit(f"tool {name}", declared[-1].concurrency, declared[-1].rate)
+
+
+def _limit(key: str, concurrency: int | None, rate: Rate | None) -> Iterator[tuple[str, dict[str, float]]]:
+    told: dict[str, float] = {}
+    if concurrency is not None:
+        told["concurrency"] = concurrency
+    if rate is not None:
+        told |= {"rate": rate.count, "period": rate.per.total_seconds()}
+    if told:
+        yield key, told

@@ -1,4 +1,4 @@
-"""What pages and commands read: lists, one run with all that belongs to it, and why a run is not moving.
+"""What pages and commands read: lists, one run with all that belongs to it. Why a run is not moving: `runs.reasons`.
 
 Each function makes a fixed number of queries, however many rows it answers.
 """
@@ -6,24 +6,21 @@ Each function makes a fixed number of queries, however many rows it answers.
 import hashlib
 import json
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Case, IntegerField, Model, Q, QuerySet, TextField, Value, When
-from django.db.models.expressions import RawSQL
+from django.db.models import Case, Model, Q, QuerySet, TextField, Value, When
 from django.db.models.fields.json import KT
 from django.db.models.functions import Lower, Right
 
-from runs import clock, policies, registry, waits
-from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal, Worker
-from runs.models.operation import Kind, OpStatus
+from runs import clock, policies, reasons, registry
+from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal
+from runs.models.operation import Kind
 from runs.search import matching
-from runs.states import AttentionKind, FailureKind, Hold, Status
-from runs.workflow import Retry
+from runs.states import FailureKind, Status
 
 #: Rows of one kind that the page of a run shows; more is said to be more.
 ROWS = 100
@@ -90,14 +87,7 @@ def attention() -> QuerySet[Run]:
 
 def counts(*, workflow: str = "") -> dict[str, int]:
     """Runs by status, each counted up to COUNT_LIMIT + 1. One query."""
-    narrowed = "AND workflow = %s " if workflow else ""
-    one = f"SELECT %s, count(*) FROM (SELECT 1 FROM runs_run WHERE status = %s {narrowed}LIMIT %s) AS counted"  # noqa: S608 - constants
-    parameters: list[str | int] = []
-    for status in Status:
-        parameters += [status.value, status.value, *([workflow] if workflow else []), COUNT_LIMIT + 1]
-    with connection.cursor() as cursor:
-        cursor.execute(" UNION ALL ".join([one] * len(Status)), parameters)
-        return dict(cursor.fetchall())
+    return overview(workflow=workflow)[0]
 
 
 _NEEDS = """
@@ -125,9 +115,22 @@ class Needs:
 
 def needs() -> Needs:
     """What needs people. One query."""
+    return overview()[1]
+
+
+def overview(*, workflow: str = "") -> tuple[dict[str, int], Needs]:
+    """`counts` and what needs people (of all workflows), in one query."""
+    narrowed = "AND workflow = %(workflow)s " if workflow else ""
+    counted = ", ".join(
+        f"(SELECT count(*) FROM (SELECT 1 FROM runs_run WHERE status = '{status.value}' {narrowed}LIMIT %(limit)s) AS counted)"  # noqa: S608 - constants
+        for status in Status
+    )
     with connection.cursor() as cursor:
-        cursor.execute(_NEEDS, {"limit": COUNT_LIMIT + 1})
-        return Needs(*cursor.fetchone())
+        cursor.execute(f"{_NEEDS}, {counted}", {"limit": COUNT_LIMIT + 1, "workflow": workflow})
+        attention, dead, approvals, *by_status = cursor.fetchone()
+    return dict(zip([status.value for status in Status], by_status, strict=True)), Needs(
+        attention, dead, approvals
+    )
 
 
 # --- one run -----------------------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def _counted(table: str, more: str = "") -> str:
 _VERSION = """
 SELECT
     (SELECT concat_ws('/', xmin, wake_at <= agentops_now(),
-        (SELECT concat_ws('/', closed_at, reaped_at, beat_until > statement_timestamp())
+        (SELECT concat_ws('/', closed_at, reaped_at, beat_at, beat_until > statement_timestamp())
          FROM runs_worker WHERE id = runs_run.worker_id),
         EXISTS (SELECT FROM runs_worker WHERE runs_run.queue = ANY (queues)
             AND closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()))
@@ -238,7 +241,7 @@ class RunDetail:
 
     run: Run
     now: datetime
-    why: "Why"
+    why: reasons.Why
     attempts: Sequence[Attempt]
     """Newest first, one page of them; `traceback` holds its last TRACEBACK characters, `state_after` is not read."""
     earlier: Place | None
@@ -251,6 +254,8 @@ class RunDetail:
     """Tries that the present step may spend."""
     record: list[Any]
     """Rows of the chosen part of the record, newest first."""
+    overrides: policies.Overrides
+    """Limits that act, as they were read for it."""
 
 
 def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) -> RunDetail:
@@ -270,7 +275,7 @@ def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) ->
     last = attempts[-1] if attempts else None
     operations = _operations(run, attempts, newest=before is None)
     all_there = before is None and len(operations) <= ROWS
-    facts = _Facts.gather(
+    facts = reasons.Facts.gather(
         [run],
         now=run.read_at,
         attempts=attempts[:1] if before is None else None,
@@ -279,13 +284,14 @@ def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) ->
     return RunDetail(
         run=run,
         now=run.read_at,
-        why=_why(run, facts),
+        why=facts.why(run),
         attempts=attempts,
         earlier=Place(last.step_seq, last.attempt_no) if more and last else None,
         operations=operations[:ROWS],
         operations_cut=len(operations) > ROWS,
-        limit=_limit_of_step(run, facts.overrides),
+        limit=reasons.limit_of_step(run, facts.overrides),
         record=_record(run_id, part),
+        overrides=facts.overrides,
     )
 
 
@@ -307,19 +313,7 @@ def in_brief(operations: QuerySet[Operation]) -> QuerySet[Operation]:
     decided = Case(
         When(kind=Kind.APPROVAL, then=KT("result__verdict")), default=Value(""), output_field=TextField()
     )
-    return with_children(operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided))
-
-
-def with_children(operations: QuerySet[Operation]) -> QuerySet[Operation]:
-    """`operations` with `going_on`: of an open wait for child runs, how many have not ended, up to COUNT_LIMIT + 1; else None."""
-    counted = RawSQL(
-        "CASE WHEN runs_operation.status = 'open' AND runs_operation.kind = 'child' THEN (SELECT count(*) FROM ("
-        "SELECT FROM runs_run c WHERE c.parent_operation_id = runs_operation.id AND c.finished_at IS NULL LIMIT %s) AS some_of"
-        ") END",
-        [COUNT_LIMIT + 1],
-        output_field=IntegerField(),
-    )
-    return operations.annotate(going_on=counted)
+    return reasons.with_children(operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided))
 
 
 def _record(run_id: uuid.UUID, part: str) -> list[Any]:
@@ -328,234 +322,6 @@ def _record(run_id: uuid.UUID, part: str) -> list[Any]:
         return []
     model, key = RECORD[part]
     return list(model._default_manager.filter(run_id=run_id).order_by(f"-{key}")[:ROWS])
-
-
-# --- why is it not moving? -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Why:
-    """Why an unfinished run is not moving, and when a worker next looks at it by itself (None: when somebody acts)."""
-
-    sentence: str
-    next_at: datetime | None = None
-    url: str = ""
-    """Where it can be settled, if a page for that is known."""
-
-    def __str__(self) -> str:
-        if self.next_at is None:
-            return self.sentence
-        return f"{self.sentence}; next look at {self.next_at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def why_not_moving(run: Run) -> str:
-    """One sentence with the next wake time; empty for a finished run."""
-    return str(why(run))
-
-
-def why(run: Run) -> Why:
-    return reasons([run])[run.pk]
-
-
-def reasons(some: Sequence[Run]) -> dict[uuid.UUID, Why]:
-    """The reason of each run: at most six queries, however many runs."""
-    facts = _Facts.gather(some)
-    return {run.pk: _why(run, facts) for run in some}
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What the sentences need, read at once."""
-
-    now: datetime
-    overrides: policies.Overrides
-    waits: dict[uuid.UUID, list[Operation]]
-    retries: dict[uuid.UUID, Operation]
-    errors: dict[uuid.UUID, Attempt]
-    workers: dict[uuid.UUID, Worker]
-    served: frozenset[str]
-
-    @classmethod
-    def gather(
-        cls,
-        some: Sequence[Run],
-        *,
-        now: datetime | None = None,
-        attempts: Sequence[Attempt] | None = None,
-        operations: Iterable[Operation] | None = None,
-    ) -> "_Facts":
-        """`now`, `attempts` (the last one of each run) and `operations` save a query each, where they are known already."""
-        by_status: dict[str, list[Run]] = defaultdict(list)
-        for run in some:
-            by_status[run.status].append(run)
-        retrying = [run.pk for run in by_status[Status.RETRYING]]
-        waiting = [run.pk for run in by_status[Status.WAITING]]
-        holders = [run.worker_id for run in by_status[Status.RUNNING] if run.worker_id]
-        opened: dict[uuid.UUID, list[Operation]] = defaultdict(list)
-        retries: dict[uuid.UUID, Operation] = {}
-        if waiting or retrying:
-            if operations is None:
-                chosen = Operation.objects.filter(
-                    run_id__in=[*waiting, *retrying], status__in=[OpStatus.OPEN, OpStatus.RETRY]
-                )
-                operations = with_children(chosen.defer("request", "response", "result")).order_by(
-                    "started_at"
-                )
-            for operation in operations:
-                if operation.status == OpStatus.OPEN:
-                    opened[operation.run_id].append(operation)
-                elif operation.status == OpStatus.RETRY:
-                    retries[operation.run_id] = operation
-        now = now or clock.now()
-        # A run that a worker has is not due, whatever its wake time says.
-        due = any(
-            run.wake_at is not None and run.wake_at <= now for run in some if run.status != Status.RUNNING
-        )
-        return cls(
-            now=now,
-            overrides=policies.load(),
-            waits=opened,
-            retries=retries,
-            errors=_last_attempts(retrying) if attempts is None else {one.run_id: one for one in attempts},
-            workers=Worker.objects.in_bulk(holders) if holders else {},
-            served=_served_queues() if due else frozenset(),
-        )
-
-
-def _last_attempts(run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Attempt]:
-    wanted = list(run_ids)
-    if not wanted:
-        return {}
-    last = (
-        Attempt.objects.filter(run_id__in=wanted)
-        .order_by("run_id", "-step_seq", "-attempt_no")
-        .distinct("run_id")
-    )
-    return {attempt.run_id: attempt for attempt in last.defer("traceback", "state_after")}
-
-
-def _served_queues() -> frozenset[str]:
-    """Queues that a live worker looks at."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT DISTINCT unnest(queues) FROM runs_worker"
-            " WHERE closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()"
-        )
-        return frozenset(row[0] for row in cursor.fetchall())
-
-
-def _why(run: Run, facts: _Facts) -> Why:
-    if run.is_terminal:
-        return Why("")
-    if run.status == Status.RUNNING:
-        return _why_running(run, facts)
-    if run.status == Status.ATTENTION:
-        return Why(_attention(run))
-    if run.held_by:
-        return Why(_held(run, facts))
-    match run.status:
-        case Status.WAITING:
-            found = _why_waiting(run, facts)
-        case Status.RETRYING:
-            found = Why(_retrying(run, facts), run.wake_at)
-        case Status.CANCELLING:
-            found = Why(f"cancelled by {run.cancel_requested_by}; its effects are being undone", run.wake_at)
-        case _:
-            found = Why(f"step {run.step} begins later", run.wake_at)
-    if run.wake_at is not None and run.wake_at <= facts.now:
-        return _due(run, facts, found)
-    return found
-
-
-def _due(run: Run, facts: _Facts, found: Why) -> Why:
-    """Due, and yet no worker has it."""
-    if run.queue not in facts.served:
-        return Why(f"due, but no live worker looks at queue {run.queue}: start one", run.wake_at)
-    if run.status == Status.WAITING:
-        return Why("its answer has arrived or its time is up; waiting for a free worker", run.wake_at)
-    return Why("due; waiting for a free worker", run.wake_at)
-
-
-def _held(run: Run, facts: _Facts) -> str:
-    if run.held_by == Hold.PAUSED:
-        policy = facts.overrides.get(("workflow", run.workflow))
-        told = f" by {policy.changed_by}" if policy and policy.paused and policy.changed_by else ""
-        told += f" ({policy.pause_reason})" if policy and policy.paused and policy.pause_reason else ""
-        return f"workflow {run.workflow} is paused{told}; it goes on when somebody resumes it"
-    return f"no live worker can execute step {run.step} of {run.workflow} version {run.version}; it goes on when one starts"
-
-
-#: Workers close an attempt at its limit, and others do two seconds later; what stands longer is stuck.
-OVERDUE = timedelta(seconds=10)
-
-
-def _why_running(run: Run, facts: _Facts) -> Why:
-    worker = facts.workers.get(run.worker_id) if run.worker_id else None
-    name = str(run.worker_id)[:13]
-    if worker is None or worker.closed_at is not None:
-        return Why(f"its worker {name} has ended; another one takes the run over")
-    cancel = (
-        f", then ends: cancelled by {run.cancel_requested_by}"
-        if run.cancel_requested_at and not run.compensating
-        else ""
-    )
-    doing = (
-        "undoes its effects" if run.compensating else f"executes step {run.step}, attempt {run.attempt_no}"
-    )
-    late = ", overdue: nobody has ended it at its limit" if _is_overdue(run, facts.now) else ""
-    return Why(f"worker {name} {doing}{cancel}{late}", run.wake_at)
-
-
-def _is_overdue(run: Run, now: datetime) -> bool:
-    return run.wake_at is not None and run.wake_at < now - OVERDUE
-
-
-def _attention(run: Run) -> str:
-    cancel = f"; it was cancelled by {run.cancel_requested_by}" if run.cancel_requested_at else ""
-    match run.attention_kind:
-        case AttentionKind.IN_DOUBT:
-            return f"{run.reason}; somebody has to say whether it did{cancel}"
-        case AttentionKind.DIVERGED:
-            return f"{run.reason}; somebody has to put its code right and force it on, or cancel it{cancel}"
-    return f"{run.reason}; somebody has to look, then force it on{cancel}"
-
-
-def _why_waiting(run: Run, facts: _Facts) -> Why:
-    described = [waits.kind(operation.kind).describe(operation) for operation in facts.waits.get(run.pk, [])]
-    if not described:
-        return Why("its answer has arrived; waiting for a free worker", run.wake_at)
-    url = next((one.url for one in described if one.url), "")
-    return Why("waiting for " + " and for ".join(one.sentence for one in described), run.wake_at, url)
-
-
-def _retrying(run: Run, facts: _Facts) -> str:
-    operation, attempt = facts.retries.get(run.pk), facts.errors.get(run.pk)
-    if operation is not None and operation.tries:
-        limit = _limit_of_tool(operation.name, facts.overrides)
-        return f"{operation.name} failed {operation.tries} of {limit} times ({_short(operation.error)}) and is tried again"
-    error = f" ({_short(attempt.error)})" if attempt is not None and attempt.error else ""
-    if run.failures:
-        return f"step {run.step} failed {run.failures} of {_limit_of_step(run, facts.overrides)} times{error} and is tried again"
-    return f"step {run.step} is tried again{error}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else line[:159] + "…"
-
-
-def _limit_of_tool(name: str, overrides: policies.Overrides) -> int:
-    try:
-        return policies.for_tool(registry.tool(name), overrides).max_attempts
-    except registry.UnknownWorkflow:
-        return Retry().max_attempts
-
-
-def _limit_of_step(run: Run, overrides: policies.Overrides) -> int:
-    try:
-        return policies.for_step(registry.step(run.workflow, run.version, run.step), overrides).max_attempts
-    except registry.UnknownWorkflow:
-        return Retry().max_attempts
 
 
 # --- limits ------------------------------------------------------------------------------------------------------------

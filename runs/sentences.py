@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from agentops.console.times import duration
 from runs.models import Run
-from runs.selectors import Why
+from runs.reasons import Why
 from runs.states import Status
 
 
@@ -17,7 +17,7 @@ class Headline:
 
 
 def headline(run: Run, why: Why) -> Headline:
-    """The sentences for this run. `why` is that of `selectors.why`."""
+    """The sentences for this run. `why` is that of `reasons.why`."""
     took = duration((run.finished_at - run.created_at).total_seconds()) if run.finished_at else ""
     match run.status:
         case Status.COMPLETED:
@@ -33,6 +33,9 @@ def headline(run: Run, why: Why) -> Headline:
                 f"{kind}. Nothing happens until somebody retries it.",
             )
     fact, _, then = why.sentence.partition("; ")
+    if run.status == Status.RUNNING:
+        return Headline(_sentence(fact), _sentence(then))
+    fact = f"Waiting because {fact}"
     if run.status == Status.ATTENTION:
         return Headline(_sentence(fact), f"{_sentence(then)} Nothing moves until then." if then else "")
     return Headline(_sentence(fact), _sentence(then))

@@ -39,13 +39,16 @@ class AttentionKind(models.TextChoices):
     IN_DOUBT = "in_doubt", "An effect is in doubt"
     DIVERGED = "diverged", "The code diverged from its record"
     COMPENSATION = "compensation", "A compensation failed"
+    UNDECIDED = "undecided", "Nobody decided in time"
 
 
 class Hold(models.TextChoices):
     """Why a due run is parked and not offered to workers."""
 
-    PAUSED = "paused", "Workflow paused"
+    PAUSED = "paused", "Paused"
     NO_CAPABLE_WORKER = "no_capable_worker", "No capable worker"
+    CONCURRENCY = "concurrency", "Concurrency limit reached"
+    RATE = "rate", "Rate limit reached"
 
 
 class Outcome(models.TextChoices):
@@ -59,7 +62,14 @@ class Outcome(models.TextChoices):
     STOPPED = "stopped", "Stopped"
     FENCED = "fenced", "Fenced"
     CANCELLED = "cancelled", "Cancelled"
+    #: Rows that a person's verb writes into a visit; no worker executed anything.
+    SKIPPED = "skipped", "Skipped"
+    EDITED = "edited", "State edited"
+    FORKED = "forked", "Forked"
 
+
+#: What an attempt's row tells of a person's verb and not of an execution.
+BY_PEOPLE = frozenset({Outcome.SKIPPED, Outcome.EDITED, Outcome.FORKED})
 
 WORKER, PERSON, CLOCK = "worker", "person", "clock"
 
@@ -75,7 +85,7 @@ Q, RUN, WAIT, RETRY, ATT, CANC = (
 
 @dataclass(frozen=True)
 class Transition:
-    """`event` in any of `sources` may lead to any of `targets`; `by` causes it."""
+    """`event` in any of `sources` may lead to any of `targets`; `by` causes it. Without targets the status stays."""
 
     event: str
     by: str
@@ -109,6 +119,17 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("resolve_doubt", PERSON, (ATT,), (Q, CANC), "a person said whether it happened"),
     Transition("force_resume", PERSON, (RUN, ATT), (Q, CANC, ATT, Status.FAILED), "a person moved it on"),
     Transition("retry", PERSON, (Status.FAILED,), (Q,), "a failed run goes on in place"),
+    Transition("retry_now", PERSON, (RETRY,), (), "its back-off ends now"),
+    Transition(
+        "skip",
+        PERSON,
+        (Q, WAIT, RETRY, ATT, Status.FAILED),
+        (Q,),
+        "it goes on at another step, this one is left",
+    ),
+    Transition("edit_state", PERSON, (WAIT, RETRY, ATT, Status.FAILED), (), "its state is another one"),
+    Transition("kill", PERSON, UNFINISHED, (Status.CANCELLED,), "it ends at once, and nothing is undone"),
+    Transition("fork", PERSON, (ATT, *sorted(TERMINAL)), (), "a new run begins at one of its visits"),
 )
 
 

@@ -22,6 +22,11 @@ PERMISSIONS = {
     "resolve_doubt": ("runs.resolve_doubt", "operators, support, admins"),
     "force_resume": ("runs.force_resume_run", "support, admins"),
     "retry": ("runs.retry_run", "support, admins"),
+    "retry_now": ("runs.retry_run", "support, admins"),
+    "skip": ("runs.skip_step", "support, admins"),
+    "edit_state": ("runs.edit_state", "support, admins"),
+    "kill": ("runs.kill_run", "admins"),
+    "fork": ("runs.fork_run", "support, admins"),
 }
 
 STATUSES = {
@@ -51,6 +56,7 @@ ATTENTION = {
     AttentionKind.IN_DOUBT: "an answer: it happened, or it did not; or the outcome itself arrives",
     AttentionKind.DIVERGED: "force-resume with code that follows the record, or cancel",
     AttentionKind.COMPENSATION: "force-resume, which tries the compensation again",
+    AttentionKind.UNDECIDED: "a decision on what is still open",
 }
 
 FAILURES = {
@@ -62,8 +68,10 @@ FAILURES = {
 }
 
 HOLDS = {
-    Hold.PAUSED: "lifted by resuming the workflow",
+    Hold.PAUSED: "lifted by resuming the workflow, the queue or everything",
     Hold.NO_CAPABLE_WORKER: "lifted by a worker that registers with the workflow, version and step",
+    Hold.CONCURRENCY: "lifted when one of those ends that are executed under the limit, or the limit is raised",
+    Hold.RATE: "lifted by time, a few at a moment as the limit allows",
 }
 
 OUTCOMES = {
@@ -75,6 +83,9 @@ OUTCOMES = {
     Outcome.STOPPED: "its worker was stopped; spends nothing",
     Outcome.FENCED: "closed without executing the body, or taken away; spends nothing",
     Outcome.CANCELLED: "the cancel was carried out; spends nothing",
+    Outcome.SKIPPED: "a person let the run go on at another step; nothing was executed",
+    Outcome.EDITED: "a person changed the state; nothing was executed",
+    Outcome.FORKED: "the run begins here, with the state of another run at this visit; nothing was executed",
 }
 
 HEAD = """\
@@ -128,7 +139,7 @@ def _transitions() -> list[Sequence[str]]:
         (
             f"`{t.event}`",
             ", ".join(f"`{s.value}`" for s in t.sources),
-            ", ".join(f"`{s.value}`" for s in t.targets),
+            ", ".join(f"`{s.value}`" for s in t.targets) or "the same",
             "the clock" if t.by == CLOCK else f"a {t.by}",
             t.meaning,
         )

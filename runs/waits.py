@@ -5,7 +5,9 @@ knows kinds by name alone; other apps register theirs (approvals do), and `runs`
 its waits look on the pages of a run.
 """
 
-from collections.abc import Mapping
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -20,7 +22,7 @@ from runs.models.operation import Kind, OpStatus
 
 @dataclass(frozen=True)
 class Description:
-    """How an open wait looks to people: `sentence` follows “waiting for …”; `url` leads to where it can be settled."""
+    """How an open wait looks to people: `sentence` follows “waiting because …”; `url` leads to where it can be settled."""
 
     sentence: str
     url: str = ""
@@ -41,7 +43,10 @@ class WaitKind(Protocol):
         ...
 
     def expire(self, run: Run, operation: Operation) -> None:
-        """The time limit passed: record that as the answer (or move the limit, as an escalation does)."""
+        """The time limit passed: record that as the answer (or move the limit, as an escalation does).
+
+        Or leave it open and set `operation.parked`: the run needs attention then, for that reason.
+        """
         ...
 
     def close(self, operation: Operation) -> None:
@@ -49,6 +54,20 @@ class WaitKind(Protocol):
         ...
 
     def describe(self, operation: Operation) -> Description: ...
+
+    def describe_all(self, operations: Sequence[Operation]) -> Mapping[uuid.UUID, Description]:
+        """The same for many, with what takes a query; by id of the operation."""
+        ...
+
+
+class OneByOne:
+    """A kind whose waits say all about themselves."""
+
+    def describe(self, operation: Operation) -> Description:
+        raise NotImplementedError
+
+    def describe_all(self, operations: Sequence[Operation]) -> Mapping[uuid.UUID, Description]:
+        return {one.pk: self.describe(one) for one in operations}
 
 
 _KINDS: dict[str, WaitKind] = {}
@@ -61,6 +80,18 @@ def register(kind: WaitKind) -> None:
 def kind(name: str) -> WaitKind:
     """Raises KeyError for a kind that no installed app registered."""
     return _KINDS[name]
+
+
+def describe_all(operations: Iterable[Operation]) -> Mapping[uuid.UUID, Description]:
+    """What these open waits look like, by id: at most one query a kind."""
+    by_kind: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        by_kind[operation.kind].append(operation)
+    return {
+        key: described
+        for name, some in by_kind.items()
+        for key, described in kind(name).describe_all(some).items()
+    }
 
 
 def settle(
@@ -117,7 +148,7 @@ def lock_key(name: str, correlation: str) -> None:
         )
 
 
-class SignalWait:
+class SignalWait(OneByOne):
     name: str = Kind.SIGNAL
 
     def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
@@ -148,7 +179,7 @@ class SignalWait:
 
     def describe(self, operation: Operation) -> Description:
         key = f" for {operation.correlation}" if operation.correlation else ""
-        return Description(f"the signal {operation.name}{key}")
+        return Description(f"the signal {operation.name}{key} has not come")
 
 
 def take(signal: Signal, run: Run, operation: Operation) -> None:
@@ -164,7 +195,7 @@ def consume(signal: Signal, run: Run, operation: Operation) -> None:
     signal.run_id, signal.consumed_by, signal.consumed_at = run.pk, operation.pk, Now()
 
 
-class TimerWait:
+class TimerWait(OneByOne):
     name: str = Kind.TIMER
 
     def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
@@ -180,7 +211,7 @@ class TimerWait:
         pass
 
     def describe(self, operation: Operation) -> Description:
-        return Description("its timer")
+        return Description("its timer runs")
 
 
 register(SignalWait())

@@ -48,6 +48,14 @@ class Retry:
     maximum: Seconds = 60.0
 
 
+@dataclass(frozen=True)
+class Rate:
+    """At most so many starts in a period, on average: a bucket that holds `count` and fills evenly."""
+
+    count: int
+    per: timedelta = timedelta(seconds=1)
+
+
 # --- transitions -----------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +163,8 @@ class Tool:
     summary: Callable[..., str] | None = None
     file: str = ""
     line: int = 0
+    concurrency: int | None = None
+    rate: Rate | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function: in a test, or from another tool. Nothing is recorded."""
@@ -218,6 +228,8 @@ def tool(
     cached_errors: bool = False,
     from_reference: Callable[[str], Any] | None = None,
     summary: Callable[..., str] | None = None,
+    concurrency: int | None = None,
+    rate: Rate | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -236,6 +248,8 @@ def tool(
     cached_errors: bool = False,
     from_reference: Callable[[str], Any] | None = None,
     summary: Callable[..., str] | None = None,
+    concurrency: int | None = None,
+    rate: Rate | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Declare a function as a tool; a query unless `effect`.
 
@@ -251,6 +265,8 @@ def tool(
         cached_errors: the provider answers a repeated key with the error it gave before.
         from_reference: makes a result from a bare reference that a person enters for "it happened".
         summary: called with the arguments, says in one line what the call would do.
+        concurrency: how many calls may be under way at once, in all workers; None: any number.
+        rate: how many calls may begin in a period, in all workers.
     """
 
     def declare(f: Callable[..., Any]) -> Tool:
@@ -272,6 +288,8 @@ def tool(
             summary=summary,
             file=file,
             line=line,
+            concurrency=concurrency,
+            rate=rate,
         )
         TOOLS.setdefault(made.name, []).append(made)
         return made
@@ -296,6 +314,8 @@ class Step:
     atomic: bool
     file: str
     line: int
+    concurrency: int | None = None
+    rate: Rate | None = None
 
     @functools.cached_property
     def is_async(self) -> bool:
@@ -324,6 +344,12 @@ class Workflow:
     crash_limit: int = 3
     retention: timedelta | None = None
     """How long finished runs are kept, in whole days, one at least; None: as the site's AGENTOPS_RETENTION_DAYS says."""
+    concurrency: int | None = None
+    """How many of its runs may be executed at once, in all workers; a run that waits holds no place. None: any number."""
+    rate: Rate | None = None
+    """How many steps of its runs may begin in a period, in all workers."""
+    priority: int = 0
+    """Of new runs that are given none: 0 to 9, each point a minute's head start."""
     steps: dict[str, Step] = field(default_factory=dict, init=False)
     start: Step | None = field(default=None, init=False)
     file: str = field(default="", init=False)
@@ -352,6 +378,8 @@ class Workflow:
         timeout: Seconds = 60.0,
         retry: Retry | None = None,
         atomic: bool = False,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> Callable[[Callable[..., Any]], Step]: ...
     def step(
         self,
@@ -363,6 +391,8 @@ class Workflow:
         timeout: Seconds = 60.0,
         retry: Retry | None = None,
         atomic: bool = False,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> Step | Callable[[Callable[..., Any]], Step]:
         """Declare a step: reads persisted state, returns a transition.
 
@@ -370,11 +400,15 @@ class Workflow:
             start: the run begins here.
             timeout: seconds that one attempt may take.
             atomic: a `def` step that writes only this database runs in its checkpoint's transaction.
+            concurrency: how many runs may be executed at this step at once, in all workers.
+            rate: how many executions of it may begin in a period, in all workers.
         """
 
         def declare(f: Callable[..., Any]) -> Step:
             file, line = _place(f)
-            made = Step(f, name or f.__name__, self, timeout, retry or Retry(), atomic, file, line)
+            made = Step(
+                f, name or f.__name__, self, timeout, retry or Retry(), atomic, file, line, concurrency, rate
+            )
             if made.name in self.steps:
                 other = self.steps[made.name]
                 self.mistakes.append(

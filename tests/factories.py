@@ -3,6 +3,7 @@
 The workflow `parcel` and its tools are declared here, so that verbs find their types; nothing executes them.
 """
 
+import hashlib
 import itertools
 import uuid
 from collections.abc import Mapping
@@ -11,16 +12,18 @@ from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.models import Group, User
-from django.db import connection
+from django.db import connection, transaction
 from pydantic import BaseModel
 
-from approvals.models import Approval
+from approvals.models import Approval, PolicyRevision, Request, RequestVote
+from approvals.models import Policy as ApprovalPolicy
 from runs import clock, codec, lifecycle, waits
+from runs.engine.execution import record_attempt
 from runs.lifecycle import Actor
-from runs.models import Operation, Run, Worker
+from runs.models import Evidence, Operation, Run, Worker
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
-from runs.states import AttentionKind, FailureKind, Status
+from runs.states import AttentionKind, FailureKind, Outcome, Status
 from runs.workflow import Complete, Retry, Workflow, tool
 
 _numbers = itertools.count(1)
@@ -193,6 +196,30 @@ def run(status: Status = Status.QUEUED, *, held_by: str = "", **fields: Any) -> 
     return made
 
 
+def fingerprint(of: Run) -> uuid.UUID:
+    """That of a run which has one."""
+    assert of.fingerprint is not None
+    return of.fingerprint
+
+
+def failed(
+    error_type: str = "ValueError",
+    error: str = "no such order",
+    *,
+    kind: FailureKind = FailureKind.EXHAUSTED,
+    traceback: str = "",
+    **fields: Any,
+) -> Run:
+    """A run that has failed as the engine lets it fail: with its attempt, its event and its failure group."""
+    made = run(Status.RUNNING, **fields)
+    with transaction.atomic():
+        locked = lifecycle.lock_run(made.pk)
+        record_attempt(locked, Outcome.FAILED, error_type=error_type, error=error, traceback=traceback)
+        lifecycle.end(locked, Status.FAILED, SYSTEM, reason=f"{error_type}: {error}", kind=kind)
+    made.refresh_from_db()
+    return made
+
+
 def operation(
     of: Run, kind: Kind = Kind.EFFECT, status: OpStatus = OpStatus.DONE, **fields: Any
 ) -> Operation:
@@ -232,6 +259,17 @@ def doubt(**fields: Any) -> Operation:
     return operation(of, Kind.EFFECT, OpStatus.PENDING, **fields)
 
 
+def evidence(of: Operation, **fields: Any) -> Evidence:
+    """A file that somebody gave with an answer."""
+    given = {
+        "name": "ledger.txt",
+        "body": b"seen",
+        "sha256": hashlib.sha256(b"seen").hexdigest(),
+        "actor": "ada",
+    }
+    return Evidence.objects.create(run_id=of.run_id, operation=of, **(given | fields))
+
+
 def signal_wait(of: Run | None = None, name: str = "paid", correlation: str = "", **fields: Any) -> Operation:
     """A wait for a signal, open; and its run, waiting."""
     of = of or run(Status.WAITING)
@@ -260,3 +298,73 @@ def approval(
         wake_at=wait.expires_at, sort_at=wait.expires_at
     )
     return Approval.objects.get(operation=wait)
+
+
+# --- policies made of data, and verbs that others approve first --------------------------------------------------------------
+
+
+def approval_policy(
+    scope: str = "tool", name: str = "book_courier", *, by: User | None = None, **fields: Any
+) -> PolicyRevision:
+    """A policy made of data with one rule, and its first revision."""
+    rules = [{"groups": ["operators"], "when": "amount > 100"}]
+    made = ApprovalPolicy.objects.create(**({"scope": scope, "name": name, "rules": rules} | fields))
+    return PolicyRevision.objects.create(
+        policy=made,
+        revision=made.revision,
+        active=made.active,
+        rules=made.rules,
+        by="ada",
+        by_user=by or user("", "admins"),
+        reason="four eyes",
+    )
+
+
+def request(of: Run | None = None, *, requester: User | None = None, **fields: Any) -> Request:
+    """An open request to force a run on, as the guard of the verb makes it."""
+    of, requester = of or run(Status.WAITING), requester or user("", "support")
+    requirement = {
+        "groups": ["admins"],
+        "users": [],
+        "votes": 1,
+        "excluded": [{"id": requester.pk, "name": requester.username, "as": "requester"}],
+        "time_limit_s": 3600,
+        "on_expiry": "reject",
+        "escalation": None,
+    }
+    encoded = codec.encode({"run_id": of.pk, "reason": "stuck"})
+    return Request.objects.create(
+        **{
+            "verb": "force_resume",
+            "function": "force_resume",
+            "target": f"run {of.pk}",
+            "run_id": of.pk,
+            "title": "Force on order 1042",
+            "arguments": encoded,
+            "digest": codec.keyed_digest(encoded),
+            "sent_digest": codec.digest(encoded),
+            "facts": {},
+            "reason": "stuck",
+            "requirement": requirement,
+            "votes": 1,
+            "requester": requester,
+            "requester_name": requester.username,
+            "expires_at": clock.now() + timedelta(hours=1),
+        }
+        | fields
+    )
+
+
+def request_vote(of: Request | None = None, *, voter: User | None = None, **fields: Any) -> RequestVote:
+    of, voter = of or request(), voter or user("", "admins")
+    return RequestVote.objects.create(
+        **{
+            "request": of,
+            "requester_id": of.requester_id,
+            "digest": of.digest,
+            "verdict": "approve",
+            "voter": voter,
+            "voter_name": voter.username,
+        }
+        | fields
+    )

@@ -1,10 +1,11 @@
 """Sample data of the parts: ordinary, long, empty and hostile."""
 
-from datetime import datetime, timedelta
+import uuid
+from datetime import UTC, datetime, timedelta
 
 from agentops.console.filters import Choice, Filter
 from agentops.console.waterfall import Lane
-from runs.services.verb import Consequence
+from runs.services.verb import Consequence, Line
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)>",
@@ -55,9 +56,28 @@ shop.errors.ProviderTimeout: no answer from paybridge within 30 s (POST /v2/refu
 
 CONSEQUENCE = Consequence(
     "The run goes on in step act, in the same visit. Nothing that has happened is repeated.",
-    kept=("classify", "get_order"),
-    again=("plan", "approve refund: asked anew, 2 votes of refunds"),
-    unknown=("refund: may have happened at 11:02:41, looked up first",),
+    kept=(
+        Line("classify"),
+        Line(
+            "charge",
+            at=datetime(2026, 9, 14, 11, 2, 40, tzinfo=UTC),
+            key=uuid.UUID(int=7),
+            reference="re_9041",
+            operation=uuid.UUID(int=1),
+            visit=2,
+        ),
+    ),
+    again=(Line("plan"), Line("approve refund", why="asked anew, 2 votes of refunds")),
+    unknown=(
+        Line(
+            "refund",
+            at=datetime(2026, 9, 14, 11, 2, 41, tzinfo=UTC),
+            key=uuid.UUID(int=8),
+            why="sent, and no answer is recorded; looked up first",
+            operation=uuid.UUID(int=2),
+            visit=3,
+        ),
+    ),
 )
 
 

@@ -17,9 +17,11 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from agentops import saved_views as saved
 from agentops.console import badges, hostile, jsonview, times, trace
 from agentops.console.filters import Filter, link
 from agentops.console.paging import Page
+from agentops.console.sparkline import Sparkline
 from agentops.console.waterfall import Waterfall
 
 register = template.Library()
@@ -236,6 +238,12 @@ def filters(context: Context, chips: Sequence[Filter]) -> dict[str, Any]:
     }
 
 
+@register.inclusion_tag("components/saved_views.html", takes_context=True)
+def saved_views(context: Context, page: str) -> dict[str, Any]:
+    """SavedViews: the person's own views of the list whose URL has this name. One query."""
+    return saved.choices(context["request"], page)
+
+
 @register.inclusion_tag("components/pagination.html")
 def pagination(page: Page[Any], noun: str = "Rows") -> dict[str, Any]:
     """Newer and older; nothing where everything is on one page."""
@@ -246,3 +254,9 @@ def pagination(page: Page[Any], noun: str = "Rows") -> dict[str, Any]:
 def fall(drawn: Waterfall, label: str = "Timeline") -> dict[str, Any]:
     """Waterfall: one lane a row."""
     return {"fall": drawn, "label": label}
+
+
+@register.inclusion_tag("components/spark.html")
+def spark(drawn: Sparkline, tone: str = "is-idle", *, wide: bool = False) -> dict[str, Any]:
+    """Sparkline: a trend as a row of bars."""
+    return {"drawn": drawn, "tone": tone, "wide": wide}

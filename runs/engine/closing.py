@@ -1,6 +1,7 @@
 """Closing an attempt that cannot close itself: its worker died, it overran, or its process was stopped."""
 
 from datetime import timedelta
+from typing import Any
 
 from runs import clock, policies, registry
 from runs.engine.execution import record_attempt
@@ -50,7 +51,7 @@ def spend_failure(
         append_event(run, "retrying", actor, reason, failures=run.failures, limit=limits.max_attempts, **data)
 
 
-def exhaust(run: Run, actor: Actor, *, reason: str, limits: Limits, **data: object) -> None:
+def exhaust(run: Run, actor: Actor, *, reason: str, limits: Limits, **data: Any) -> None:
     if run.cancel_requested_at and not run.compensating:
         carry_out_cancel(run, actor)
     elif run.compensating:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,8 @@ from asgiref.sync import async_to_sync
 
 from runs.children import Leave
 from runs.engine.conversation import External, Messages
-from runs.engine.requests import Block, Call, Requests
+from runs.engine.questions import WITHIN
+from runs.engine.requests import Block, Call, Question, Requests, Respond
 from runs.engine.visit import CONTROL, Decision, Visit
 from runs.errors import OutcomeUnknown
 from runs.workflow import Child, Ends, Tool, Workflow
@@ -79,6 +81,8 @@ class Context(_Shared):
                 try:
                     if isinstance(request, Block):
                         answer = request.work()
+                    elif isinstance(request, Respond):
+                        answer = _respond(request)
                     else:
                         self._visit.check_labels()
                         answer = _call(request)
@@ -92,13 +96,25 @@ class Context(_Shared):
             self._visit.stop(error)
             raise
 
-    def call(self, tool: Tool, /, *, label: str | None = None, **arguments: Any) -> Any:
+    def call(
+        self,
+        tool: Tool,
+        /,
+        *,
+        label: str | None = None,
+        on_question: Callable[[Question], Any] | None = None,
+        **arguments: Any,
+    ) -> Any:
         """Call a tool; a recorded answer is returned without calling it.
+
+        Args:
+            on_question: answers what people ask back about its approval, with queries and model requests of `ctx`; what it
+                returns is shown to them. Without it, the agent reads the questions with the decision.
 
         Raises:
             ToolFailed: it failed for good. Rejected: people did not allow it. InvalidInput: arguments of a wrong type.
         """
-        return self._drive(self._visit.call(tool, label, arguments))
+        return self._drive(self._visit.call(tool, label, arguments, on_question))
 
     def once(self, label: str, fn: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call an unregistered function once; if its outcome is lost, a person is asked whether it happened."""
@@ -136,10 +152,20 @@ class Context(_Shared):
         schema: Mapping[str, Any] | None = None,
         timeout: timedelta | None = None,
         label: str | None = None,
+        on_question: Callable[[Question], Any] | None = None,
     ) -> Decision:
-        """Ask people to decide on `payload`; holds no worker while they do."""
+        """Ask people to decide on `payload`; holds no worker while they do. `on_question`: see `call`."""
         made: Decision = self._drive(
-            self._visit.ask(title, payload, policy=policy, why=why, schema=schema, limit=timeout, label=label)
+            self._visit.ask(
+                title,
+                payload,
+                policy=policy,
+                why=why,
+                schema=schema,
+                limit=timeout,
+                label=label,
+                on_question=on_question,
+            )
         )
         return made
 
@@ -252,6 +278,24 @@ def _call(request: Call) -> Any:
         raise OutcomeUnknown(f"the tool raised {type(error).__name__}") from error
 
 
+def _respond(request: Respond) -> Any:
+    token = WITHIN.set(request.within)
+    try:
+        return request.fn(request.question)
+    finally:
+        WITHIN.reset(token)
+
+
+async def _respond_async(request: Respond) -> Any:
+    """The answerer's own calls of `ctx` come back to the driver, in this task."""
+    token = WITHIN.set(request.within)
+    try:
+        said = request.fn(request.question)
+        return await said if inspect.isawaitable(said) else said
+    finally:
+        WITHIN.reset(token)
+
+
 async def _call_async(request: Call) -> Any:
     """Await a tool; a `def` one on a thread."""
     if not request.is_async:
@@ -286,7 +330,10 @@ class AsyncContext(_Shared):
                         # A sibling that waits cancels its task group; this branch still comes as far as it can.
                         if cut is not None and self._visit.stopped is None:
                             raise cut
-                    answer, now = await self._carry_out(request)
+                    if isinstance(request, Respond):
+                        answer, now = await _respond_async(request), None
+                    else:
+                        answer, now = await self._carry_out(request)
                     cut = cut or now
                     if isinstance(answer, _Raised):
                         raise answer.error
@@ -328,9 +375,17 @@ class AsyncContext(_Shared):
         except BaseException as error:
             return _Raised(error), cut
 
-    async def call(self, tool: Tool, /, *, label: str | None = None, **arguments: Any) -> Any:
-        """See `Context.call`."""
-        return await self._drive(self._visit.call(tool, label, arguments))
+    async def call(
+        self,
+        tool: Tool,
+        /,
+        *,
+        label: str | None = None,
+        on_question: Callable[[Question], Any] | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """See `Context.call`; `on_question` may be `async def`."""
+        return await self._drive(self._visit.call(tool, label, arguments, on_question))
 
     async def once(self, label: str, fn: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """See `Context.once`."""
@@ -368,10 +423,20 @@ class AsyncContext(_Shared):
         schema: Mapping[str, Any] | None = None,
         timeout: timedelta | None = None,
         label: str | None = None,
+        on_question: Callable[[Question], Any] | None = None,
     ) -> Decision:
-        """See `Context.ask`."""
+        """See `Context.ask`; `on_question` may be `async def`."""
         made: Decision = await self._drive(
-            self._visit.ask(title, payload, policy=policy, why=why, schema=schema, limit=timeout, label=label)
+            self._visit.ask(
+                title,
+                payload,
+                policy=policy,
+                why=why,
+                schema=schema,
+                limit=timeout,
+                label=label,
+                on_question=on_question,
+            )
         )
         return made
 

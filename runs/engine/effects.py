@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from runs.engine import statements
 from runs.engine.database import cold
 from runs.engine.doubt import ABSENT, settle_pending
 from runs.engine.execution import Record, dumps
+from runs.engine.questions import refuse_within, respond
 from runs.engine.requests import BackOff, Block, OpenWait, Requests, compare, suspend
 from runs.engine.sending import arguments_to_send, not_sent, send
 from runs.engine.values import arguments_of, failed, parse
@@ -39,8 +41,10 @@ def effect(
     encoded: Any,
     *,
     compensates: uuid.UUID | None = None,
+    on_question: Callable[..., Any] | None = None,
 ) -> Requests:
     """Carry out a forward effect or a compensation, once; its parsed result."""
+    refuse_within()
     digest = codec.digest(encoded)
     record = visit.records.get(position)
     # Once an effect is recorded its approval is not looked at again, and is not unused for that.
@@ -54,17 +58,21 @@ def effect(
     if record is not None and record.status == OpStatus.FAILED:
         raise failed(record)
     if record is not None and record.status == OpStatus.PENDING:
-        settled = yield from settle_pending(visit, tool, record, python, encoded)
-        if settled is not ABSENT:
-            return parse(tool.returns, tool.name, settled)
-        # Re-stamped: send again under the same key.
-        sent_arguments = yield Block(lambda: arguments_to_send(record.id, tool, python))
-        return (yield from send(visit, tool, record, sent_arguments))
+        place = yield from visit.take_place(tool)
+        try:
+            settled = yield from settle_pending(visit, tool, record, python, encoded)
+            if settled is not ABSENT:
+                return parse(tool.returns, tool.name, settled)
+            # Re-stamped: send again under the same key.
+            sent_arguments = yield Block(lambda: arguments_to_send(record.id, tool, python))
+            return (yield from send(visit, tool, record, sent_arguments))
+        finally:
+            visit.leave_place(place)
     if visit.execution.cancel_requested and not visit.execution.compensating:
         raise Cancelled
     approval: Record | None = None
-    if tool.approval is not None and not visit.execution.compensating:
-        approval = yield from _gate(visit, tool, position, ordinal, encoded)
+    if not visit.execution.compensating and _is_guarded(visit, tool, position):
+        approval = yield from _gate(visit, tool, position, ordinal, encoded, on_question)
     approved = None
     if approval is not None:
         approved = codec.encode(approval.true_result["arguments"])
@@ -73,30 +81,50 @@ def effect(
             approved = None
     generation = record.generation if record else 0
     key = provider_key(visit.execution.run_id, visit.execution.step_seq, position, generation)
-    sent = yield Block(
-        lambda: _intent(
-            visit,
-            tool,
-            position,
-            ordinal,
-            digest,
-            encoded,
-            approved,
-            key,
-            generation,
-            compensates,
-            record,
-            approval,
+    # Before the intent, never after: a run that has begun an effect does not stand still over it.
+    place = yield from visit.take_place(tool)
+    try:
+        sent = yield Block(
+            lambda: _intent(
+                visit,
+                tool,
+                position,
+                ordinal,
+                digest,
+                encoded,
+                approved,
+                key,
+                generation,
+                compensates,
+                record,
+                approval,
+            )
         )
-    )
-    return (yield from send(visit, tool, sent, python))
+        return (yield from send(visit, tool, sent, python))
+    finally:
+        visit.leave_place(place)
 
 
 def _gate_position(position: str) -> str:
     return f"{position}/approval"
 
 
-def _gate(visit: Visit, tool: Tool, position: str, ordinal: int, encoded: Any) -> Requests:
+def _is_guarded(visit: Visit, tool: Tool, position: str) -> bool:
+    """Whether people may have to approve it: by its code, by what is recorded, or by a policy made of data."""
+    if tool.approval is not None or _gate_position(position) in visit.records:
+        return True
+    approvals: Any = waits.kind(Kind.APPROVAL)
+    return bool(approvals.guards(tool.name, visit.execution.workflow))
+
+
+def _gate(
+    visit: Visit,
+    tool: Tool,
+    position: str,
+    ordinal: int,
+    encoded: Any,
+    on_question: Callable[..., Any] | None,
+) -> Requests:
     """The approval in front of an effect: None if none is needed, else its settled record."""
     gate_position = _gate_position(position)
     record = visit.records.get(gate_position)
@@ -105,21 +133,31 @@ def _gate(visit: Visit, tool: Tool, position: str, ordinal: int, encoded: Any) -
     if record is None:
         needed = yield Block(
             lambda: cold(
-                lambda unsure: approvals.required(tool.approval, codec.decode(encoded)), visit.execution.lease
+                lambda unsure: approvals.required(
+                    tool.approval or "",
+                    codec.decode(encoded),
+                    tool=tool.name,
+                    workflow=visit.execution.workflow,
+                ),
+                visit.execution.lease,
             )
         )
         if not needed:
             return None
     else:
         compare(record, Kind.APPROVAL, tool.name, digest)
+    if record is not None and record.status == OpStatus.OPEN:
+        yield from respond(visit, record.id, gate_position, on_question)
     if record is None or record.status == OpStatus.OPEN:
         summary = tool.summary(**arguments_of(tool, encoded)) if tool.summary else f"Call {tool.name}"
         options = {
             "title": summary,
             "why": visit.reason,
             "schema": tool.arguments.model_json_schema(),
-            "policy": tool.approval,
+            "policy": tool.approval or "",
+            "tool": tool.name,
             "arguments": encoded,
+            "answers": on_question is not None,
         }
         raise suspend(
             visit,
@@ -142,6 +180,7 @@ def _gate(visit: Visit, tool: Tool, position: str, ordinal: int, encoded: Any) -
             str(decision.get("verdict", "closed")),
             str(decision.get("by", "")),
             str(decision.get("reason", "")),
+            tuple(decision.get("questions", ())),
         )
     return record
 

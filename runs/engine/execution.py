@@ -57,6 +57,8 @@ class Record:
     earlier_send_open: bool
     settled_by: str
     finished_at: datetime | None
+    copied_from: uuid.UUID | None = None
+    """In a fork: the operation whose answer this is."""
 
     @property
     def true_result(self) -> Any:
@@ -98,6 +100,8 @@ class Execution:
     parent_wait: uuid.UUID | None = None
     """Of a child run: the operation that waits for it."""
     child_index: int | None = None
+    forked: bool = False
+    """It may find records at its first try of a visit: what it reuses."""
     recorded: dict[str, Record] | None = None
     """Operations of the visit, where they have been read before the visit begins."""
     lost: bool = False

@@ -20,12 +20,14 @@ from pydantic import ValidationError
 from runs import clock as business
 from runs import codec, history, lifecycle, policies, redaction, registry, sizes, waits
 from runs.engine import statements
+from runs.engine.activity import Tally
 from runs.engine.closing import exhaust, limits_of, spend_failure
 from runs.engine.context import AsyncContext, Context
 from runs.engine.database import cold
 from runs.engine.execution import Execution, Record, attempt_digest, dumps, record_attempt
 from runs.engine.lease import clock
-from runs.engine.requests import AskDoubt, BackOff, OpenWait
+from runs.engine.limited import Places
+from runs.engine.requests import AskDoubt, BackOff, NoPlace, OpenWait
 from runs.engine.statements import Fenced
 from runs.engine.values import check_size, first_error
 from runs.engine.visit import CONTROL, Visit
@@ -58,9 +60,13 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.overrides: policies.Overrides = {}
+        self.kept = policies.Kept({}, {})
 
     def refresh(self) -> None:
         self.overrides = policies.load()
+        approvals: Any = waits.kind(Kind.APPROVAL)
+        approvals.refresh()
+        self.kept = policies.Kept(self.overrides, registry.declared_limits())
 
 
 class Executor:
@@ -73,17 +79,26 @@ class Executor:
         loop: asyncio.AbstractEventLoop,
         blocking: Blocking,
         child_ended: Callable[[uuid.UUID, int], None] = lambda wait_id, place: None,
+        places: Places | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        """`child_ended` is told of each child run that completed, after its commit."""
+        """`child_ended` is told of each child run that completed, after its commit. Without `places` nothing is limited.
+
+        `tally` counts what is executed, for charts.
+        """
         self.snapshot, self.draining, self.loop, self.blocking = snapshot, draining, loop, blocking
-        self.child_ended = child_ended
+        self.child_ended, self.places, self.tally = child_ended, places, tally
 
     def run(self, execution: Execution) -> None:
         """Execute attempts of the run until it is given away. Raises LeaseLost when it was taken away."""
         execution.open()
         if not self._begin(execution):
             return
+        if self.tally is not None and execution.step_seq == 1 and execution.attempt_no == 1:
+            waited = execution.attempt_started_at - execution.visit_started_at
+            self.tally.started(execution.queue, waited.total_seconds())
         while True:
+            began, queue = clock(), execution.queue
             step = self._step(execution)
             visit = self._visit(execution, step)
             failpoint("attempt.begun")
@@ -92,7 +107,7 @@ class Executor:
                 if execution.compensating:
                     transition: Any = self._compensate(visit)
                 elif step is not None and step.atomic:
-                    if self._atomic(visit, step, state):
+                    if self._atomic(visit, step, state) or self._claimed_anew(execution):
                         return
                     continue
                 else:
@@ -101,17 +116,35 @@ class Executor:
             except BaseException as error:
                 visit.closed = True
                 self._ended_by(visit, error)
+                self._count_end(queue, error)
                 return
             visit.closed = True
             if visit.stopped is not None:
                 # The body caught what it should have let through: what it returned after that counts for nothing.
                 self._ended_by(visit, visit.stopped)
+                self._count_end(queue, visit.stopped)
                 return
-            if not self._transition(visit, step, transition, state):
+            goes_on = self._transition(visit, step, transition, state)
+            if self.tally is not None:
+                self.tally.stepped(queue, clock() - began, completed=isinstance(transition, Complete))
+            if not goes_on:
                 return
             if self.draining():
                 execution.hand_back()
                 return
+            if self._claimed_anew(execution):
+                return
+
+    def _count_end(self, queue: str, error: BaseException) -> None:
+        if self.tally is not None:
+            self.tally.ended(queue, suspended=isinstance(control_flow(error), Suspend))
+
+    def _claimed_anew(self, execution: Execution) -> bool:
+        """Hand the run back if its next step is limited: only a claim gives a place there."""
+        if not self.snapshot.kept.asks_anew(execution.workflow, execution.step, execution.queue):
+            return False
+        execution.hand_back()
+        return True
 
     # --- before a body -------------------------------------------------------------------------------------------------
 
@@ -205,8 +238,8 @@ class Executor:
     def _visit(self, execution: Execution, step: Step | None) -> Visit:
         records, execution.recorded = execution.recorded, None
         if records is None:
-            records = self._records(execution) if execution.attempt_no > 1 else {}
-        return Visit(execution, step, records, self.snapshot.overrides)
+            records = self._records(execution) if execution.attempt_no > 1 or execution.forked else {}
+        return Visit(execution, step, records, self.snapshot.overrides, self.places)
 
     # --- bodies --------------------------------------------------------------------------------------------------------
 
@@ -453,6 +486,8 @@ class Executor:
 
     def _move_on(self, execution: Execution, transition: Goto, kept: _Kept, moved: Any, asked: float) -> None:
         target = registry.step(execution.workflow, execution.version, transition.target)
+        if self.places is not None and self.snapshot.kept.of_runs:
+            self.places.left_step(execution.workflow, execution.step, execution.queue, stays=True)
         execution.state, execution.large, execution.small = kept.encoded, kept.large, kept.small
         execution.step, execution.step_seq, execution.attempt_no = target.name, execution.step_seq + 1, 1
         execution.failures = execution.crashes = 0
@@ -593,6 +628,7 @@ class Executor:
         def transact(run: Run) -> None:
             doubts = [w for w in visit.wants if isinstance(w, AskDoubt)]
             backs = [w for w in visit.wants if isinstance(w, BackOff)]
+            full = [w for w in visit.wants if isinstance(w, NoPlace)]
             stop = run.cancel_requested_at is not None and not run.compensating
             doubtful = lifecycle.pending_effects(run) if stop else []
             if stop and not doubts and not doubtful:
@@ -605,11 +641,10 @@ class Executor:
             opened = [self._open(run, w) for w in waits_for]
             # Every one of them, not only up to the first that is settled.
             settled = sum(self._already_settled(run, operation) for operation in opened) > 0
-            error = "; ".join(w.reason for w in backs if w.reason)
+            error = "; ".join(w.reason for w in backs or full if w.reason)
             retry_at = now + min(w.pause for w in backs) if backs else None
-            digest = record_attempt(
-                run, Outcome.SUSPENDED, error_type="BackOff" if error else "", error=error, retry_at=retry_at
-            )
+            kind = ("BackOff" if backs else "NoPlace") if error else ""
+            digest = record_attempt(run, Outcome.SUSPENDED, error_type=kind, error=error, retry_at=retry_at)
             if doubts:
                 self._ask_doubt(run, doubts[0], execution)
                 return
@@ -629,6 +664,9 @@ class Executor:
             if doubtful and not opened:
                 lifecycle.ask_doubt(run, doubtful[0], execution.actor)
                 return
+            if full:
+                lifecycle.park(run, full[0].hold, full[0].key)
+                return
             self._wait_on(run, opened, settled=settled)
             what = [{"kind": o.kind, "name": o.name, "operation": str(o.pk)} for o in opened]
             lifecycle.append_event(
@@ -639,9 +677,20 @@ class Executor:
 
         execution.under_lock(transact, None)
         failpoint("suspend.committed")
+        for want in visit.wants:
+            if isinstance(want, NoPlace) and self.places is not None:
+                self.places.look_again(want.key)
 
     def _wait_on(self, run: Run, opened: list[Operation], *, settled: bool) -> None:
-        """Park the run until the first of its waits or its deadline is over; at once if something is settled."""
+        """Park the run until the first of its waits or its deadline is over; at once if something is settled.
+
+        If one of them ran out and is left to people, the run needs attention.
+        """
+        parked = [operation for operation in opened if operation.parked]
+        if parked and not settled:
+            Operation.objects.filter(pk__in=[operation.pk for operation in parked]).update(expires_at=None)
+            lifecycle.ask_person(run, AttentionKind.UNDECIDED, parked[0].parked, lifecycle.CLOCK)
+            return
         run.status = Status.WAITING
         run.worker_id = run.attempt_started_at = None
         times = [o.expires_at for o in opened if o.expires_at is not None]

@@ -126,6 +126,23 @@ def rearm_executable(batch: int = 500) -> int:
         return int(cursor.rowcount)
 
 
+def park_paused(queue: str, workflows: Sequence[str], oldest: int = 500) -> int:
+    """Park due runs of paused workflows, the oldest of this queue. Returns how many.
+
+    A claim parks those that it meets, as many as it has free slots: behind thousands of them others would wait.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH due AS (SELECT r.id FROM runs_run r WHERE r.id = ANY(ARRAY(SELECT id FROM runs_run WHERE queue = %s"
+            "  AND sort_at <= agentops_now() AND wake_at <= agentops_now() ORDER BY sort_at LIMIT %s))"
+            "  AND r.wake_at <= agentops_now() AND r.status <> 'running' AND r.cancel_requested_at IS NULL"
+            "  AND r.workflow = ANY(%s) FOR NO KEY UPDATE OF r SKIP LOCKED)"
+            " UPDATE runs_run r SET held_by = 'paused', wake_at = NULL, sort_at = NULL FROM due WHERE r.id = due.id",
+            [queue, oldest, list(workflows)],
+        )
+        return int(cursor.rowcount)
+
+
 def rearm_unpaused(batch: int = 500) -> int:
     """Make runs due again that are parked for a pause that is over. Returns how many.
 
@@ -134,7 +151,9 @@ def rearm_unpaused(batch: int = 500) -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH parked AS (SELECT id FROM runs_run r WHERE held_by = 'paused' AND NOT EXISTS (SELECT FROM runs_policy p"
-            " WHERE p.scope = 'workflow' AND p.name = r.workflow AND p.paused) LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)"
+            " WHERE (p.paused OR (p.temporary #>> '{paused,until}')::timestamptz > agentops_now())"
+            " AND (p.scope = 'everything' OR (p.scope = 'queue' AND p.name = r.queue)"
+            " OR (p.scope = 'workflow' AND p.name = r.workflow))) LIMIT %s FOR NO KEY UPDATE SKIP LOCKED)"
             " UPDATE runs_run r SET held_by = '', wake_at = agentops_now(),"
             " sort_at = agentops_now() - make_interval(mins => r.priority) FROM parked WHERE r.id = parked.id",
             [batch],

@@ -9,6 +9,7 @@ from runs.engine import statements
 from runs.engine.classify import Verdict, classify, pause
 from runs.engine.execution import Record, dumps
 from runs.engine.lease import clock
+from runs.engine.questions import refuse_within
 from runs.engine.requests import BackOff, Block, Call, OpenWait, Requests, compare, suspend
 from runs.engine.values import failed, parse, record_answer
 from runs.errors import Cancelled, ToolFailed, WaitExpired
@@ -42,13 +43,17 @@ def query(
     if visit.execution.cancel_requested and not visit.execution.compensating:
         raise Cancelled
     limits = yield Block(lambda: visit.tool_limits(tool))
+    place = (yield from visit.take_place(tool)) if kind == Kind.QUERY else None
     begun = clock()
     arguments = dict(python)
     if "timeout" in tool.given:
         arguments["timeout"] = limits.timeout
     failpoint("query.before")
     try:
-        answer = yield Call(tool.fn, arguments, tool.is_async, limits.timeout)
+        try:
+            answer = yield Call(tool.fn, arguments, tool.is_async, limits.timeout)
+        finally:
+            visit.leave_place(place)
     except Exception as error:
         verdict = classify(error, effect=False)
         error_kind, message = type(error).__name__, codec.error_text(error)
@@ -150,6 +155,7 @@ def _record(
 def wait(visit: Visit, want: OpenWait) -> Requests:
     """The settled record of a wait; suspends while it is not settled."""
     yield from ()
+    refuse_within()
     record = visit.records.get(want.position)
     if record is None or record.status == OpStatus.OPEN or _waited_in_vain(record):
         if record is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runs.engine.execution import Record
 from runs.errors import Diverged, Suspend
+from runs.states import Hold
 
 if TYPE_CHECKING:
     from runs.engine.visit import Visit
@@ -36,7 +37,39 @@ class Call:
     timeout: float
 
 
-Requests = Generator[Block | Call, Any, Any]
+@dataclass(frozen=True)
+class Question:
+    """What a person asks about an open request, as the author's answerer gets it. Text of a person: not checked."""
+
+    text: str
+    by: str
+    number: int
+    """From 1, within the request."""
+    version: int
+    """The version of the request that the person saw."""
+
+
+@dataclass
+class Within:
+    """The positions below one question: those of the visit stay as they are, whatever is asked and however often."""
+
+    prefix: str
+    operations: int = 0
+    messages: int = 0
+    logs: int = 0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True)
+class Respond:
+    """The author's answerer, called (or awaited) where the step itself runs."""
+
+    fn: Callable[..., Any]
+    question: Question
+    within: Within
+
+
+Requests = Generator[Block | Call | Respond, Any, Any]
 
 
 @dataclass
@@ -71,7 +104,24 @@ class AskDoubt:
     why: str
 
 
-Want = OpenWait | BackOff | AskDoubt
+@dataclass
+class NoPlace:
+    """A limit is reached: park the run until there is room under it. Nothing was begun, and nothing is spent."""
+
+    hold: Hold
+    key: str
+
+    @property
+    def reason(self) -> str:
+        what = (
+            "as many calls as it may have are under way"
+            if self.hold == Hold.CONCURRENCY
+            else "its rate is used up"
+        )
+        return f"{self.key}: {what}"
+
+
+Want = OpenWait | BackOff | AskDoubt | NoPlace
 
 
 def compare(record: Record, kind: str, name: str, digest: str) -> None:

@@ -67,12 +67,12 @@ _TIMEOUT = (
     "(%(timeouts)s::jsonb ->> (r.workflow || '@' || r.version || '/' || r.step))::float8, 60))"
 )
 
-_CLAIMED = """
+CLAIMED = """
     r.id, r.workflow, r.version, r.step, r.step_seq, r.attempt_no, r.epoch, r.queue, r.state, r.state_sealed,
     r.input, r.input_sealed, r.compensating, r.cancel_requested_at IS NOT NULL, r.failures, r.crashes,
     r.visit_started_at, r.attempt_started_at,
     extract(epoch FROM r.wake_at - agentops_now())::float8, r.external, r.deadline_at <= agentops_now(), r.started_by_name,
-    r.subject, due.was, r.parent_operation_id, r.child_index
+    r.subject, due.was, r.parent_operation_id, r.child_index, r.forked_from IS NOT NULL
 """
 
 
@@ -94,7 +94,7 @@ UPDATE runs_run r SET
     wake_at = LEAST(agentops_now() + {_TIMEOUT},
         CASE WHEN r.deadline_at IS NOT NULL THEN greatest(r.deadline_at, agentops_now() + interval '1 second') END)
 FROM due WHERE r.id = due.id AND NOT due.paused
-RETURNING {_CLAIMED}
+RETURNING {CLAIMED}
 """
 
 
@@ -217,7 +217,7 @@ FROM runs_run r WHERE r.id = %(run)s
 
 _COLUMNS = """id, position, ordinal, kind, name, args_digest, status, result, result_sealed, response, response_sealed,
     error_type, error, provider_key, generation, tries, looks, intent_epoch, intent_worker_id, first_sent_at,
-    call_ended_at, earlier_send_open, settled_by, finished_at"""
+    call_ended_at, earlier_send_open, settled_by, finished_at, copied_from"""
 
 VISIT = f"SELECT {_COLUMNS} FROM runs_operation WHERE run_id = %(run)s AND step_seq = %(seq)s AND NOT forgotten ORDER BY ordinal"
 
@@ -361,5 +361,5 @@ UPDATE runs_worker w SET beat_at = statement_timestamp(), lost_slots = %(lost)s,
 WHERE w.id = %(worker)s AND w.closed_at IS NULL
 RETURNING (SELECT coalesce(jsonb_agg(jsonb_build_array(
         r.id, r.epoch, r.cancel_requested_at IS NOT NULL AND NOT r.compensating)), '[]')
-    FROM runs_run r WHERE r.worker_id = %(worker)s)
+    FROM runs_run r WHERE r.worker_id = %(worker)s), w.asked
 """

@@ -20,13 +20,15 @@ from django.conf import settings
 from pydantic import TypeAdapter
 
 from runs import children, codec, models_provider, policies
-from runs.engine import statements
+from runs.engine import limited, statements
 from runs.engine.database import cold
 from runs.engine.effects import effect
 from runs.engine.execution import Execution, Record, dumps
+from runs.engine.limited import Places
 from runs.engine.queries import query
 from runs.engine.queries import wait as wait_for
-from runs.engine.requests import Block, OpenWait, Requests, Want
+from runs.engine.questions import WITHIN, respond
+from runs.engine.requests import Block, NoPlace, OpenWait, Requests, Want, Within, suspend
 from runs.engine.values import check_size, encode_arguments, record_answer
 from runs.errors import (
     AgentopsError,
@@ -41,6 +43,7 @@ from runs.errors import (
 )
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
+from runs.states import Hold
 from runs.workflow import Child, Ends, Step, Tool
 
 #: The engine's control flow, which user code must let through; where several meet, the first of these counts.
@@ -55,6 +58,8 @@ class Decision:
     payload: Any
     by: str
     reason: str
+    questions: tuple[Mapping[str, Any], ...] = ()
+    """What people asked back before they decided: text, by, and the answer, if there was one."""
 
     @property
     def approved(self) -> bool:
@@ -70,9 +75,11 @@ class Visit:
         step: Step | None,
         records: dict[str, Record],
         overrides: policies.Overrides,
+        places: Places | None = None,
     ) -> None:
         self.execution, self.step, self.records = execution, step, records
         self.overrides = overrides
+        self.places = places
         self.used: set[str] = set()
         self.wants: list[Want] = []
         self.final_failures: dict[str, str] = {}
@@ -108,6 +115,8 @@ class Visit:
     def begin(self, label: str | None) -> tuple[str, int]:
         """Hand out the position of the next operation. Raises UnlabelledParallel, Diverged (a label twice) or ContextClosed."""
         self.check_open()
+        if (within := WITHIN.get()) is not None:
+            return self._begin_within(within, label)
         with self._lock:
             if self.step is not None and self.step.atomic:
                 raise AgentopsError(
@@ -131,14 +140,35 @@ class Visit:
             self.in_flight += 1
             return position, ordinal
 
+    def _begin_within(self, within: Within, label: str | None) -> tuple[str, int]:
+        """The same below a question, whose operations are numbered apart."""
+        with self._lock:
+            if label is None and within.in_flight:
+                raise UnlabelledParallel("operations that overlap in time need a label= each")
+            within.operations += 1
+            position = f"{within.prefix}/{within.operations if label is None else f'={label}'}"
+            if position in self.used:
+                raise AgentopsError(
+                    f"two operations of this answer have the label {label!r}; labels must differ"
+                )
+            self.used.add(position)
+            within.in_flight += 1
+            self.in_flight += 1
+            return position, self._ordinal
+
     def check_labels(self) -> None:
         """Raises UnlabelledParallel also in the operation that came first: nothing is sent in an order that is chance."""
         if self.overlapped:
             raise UnlabelledParallel("operations that overlap in time need a label= each")
 
     def finish(self, label: str | None, position: str) -> None:
+        within = WITHIN.get()
         with self._lock:
             self.in_flight -= 1
+            if within is not None:
+                # Of no moment to what comes after: a later attempt does not execute it again.
+                within.in_flight -= 1
+                return
             if label is None:
                 self._unlabelled_in_flight -= 1
             record = self.records.get(position)
@@ -153,13 +183,41 @@ class Visit:
                 self.overrides = cold(lambda unsure: policies.load(), self.execution.lease)
         return policies.for_tool(tool, self.overrides)
 
+    def take_place(self, tool: Tool) -> Requests:
+        """A place for a call of this tool under its limits; None where it has none. Suspends if there is none left.
+
+        Asked for before anything of the call is recorded or sent; `leave_place` gives it back.
+        """
+        places = self.places
+        if places is None or not places.is_limited(tool.name):
+            return None
+        call, key = new_id(), f"tool {tool.name}"
+        execution = self.execution
+        asked = places.entry(key, call, execution.run_id)
+        row, _ = yield Block(lambda: execution.database.until_sure(limited.ENTER, asked, execution.lease))
+        if row[0]:
+            raise suspend(self, NoPlace(Hold(row[0]), key))
+        return call
+
+    def leave_place(self, call: uuid.UUID | None) -> None:
+        if call is not None and self.places is not None:
+            self.places.leave(call)
+
     def next_log(self) -> str:
+        within = WITHIN.get()
         with self._lock:
+            if within is not None:
+                within.logs += 1
+                return f"{within.prefix}/{within.logs}"
             self._logs += 1
             return str(self._logs)
 
     def next_message(self) -> str:
+        within = WITHIN.get()
         with self._lock:
+            if within is not None:
+                within.messages += 1
+                return f"{within.prefix}/{within.messages:06d}"
             self._messages += 1
             return f"{self._messages:06d}"
 
@@ -175,12 +233,20 @@ class Visit:
 
     # --- operations; generators that both contexts drive ------------------------------------------------------------
 
-    def call(self, tool: Tool, label: str | None, given: Mapping[str, Any]) -> Requests:
+    def call(
+        self,
+        tool: Tool,
+        label: str | None,
+        given: Mapping[str, Any],
+        on_question: Callable[..., Any] | None = None,
+    ) -> Requests:
         python, encoded = encode_arguments(tool, given)
         position, ordinal = self.begin(label)
         try:
             if tool.effect:
-                return (yield from effect(self, tool, position, ordinal, python, encoded))
+                return (
+                    yield from effect(self, tool, position, ordinal, python, encoded, on_question=on_question)
+                )
             return (yield from query(self, tool, position, ordinal, python, encoded))
         finally:
             self.finish(label, position)
@@ -246,6 +312,7 @@ class Visit:
         schema: Mapping[str, Any] | None,
         limit: timedelta | None,
         label: str | None,
+        on_question: Callable[..., Any] | None = None,
     ) -> Requests:
         encoded = codec.encode(payload, path=title)
         check_size("arguments", encoded, title)
@@ -256,8 +323,12 @@ class Visit:
             "schema": dict(schema or {}),
             "policy": policy,
             "arguments": encoded,
+            "answers": on_question is not None,
         }
         try:
+            asked = self.records.get(position)
+            if asked is not None and asked.status == OpStatus.OPEN:
+                yield from respond(self, asked.id, position, on_question)
             record = yield from wait_for(
                 self,
                 OpenWait(
@@ -279,6 +350,7 @@ class Visit:
             told.get("arguments"),
             str(told.get("by", "")),
             str(told.get("reason", "")),
+            tuple(told.get("questions", ())),
         )
 
     def wait_signal(
@@ -380,7 +452,7 @@ class Visit:
             )
 
     def _ends(self, record: Record) -> Ends:
-        rows = self.execution.database.all(children.RESULTS, {"wait": record.id})
+        rows = self.execution.database.all(children.RESULTS, {"wait": record.copied_from or record.id})
         return children.ends(record.true_result, rows, self.execution.whole)
 
     def log(self, text: str, level: str, data: Mapping[str, Any]) -> Requests:

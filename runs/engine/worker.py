@@ -21,26 +21,32 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
-from runs import codec, policies, registry
-from runs.engine import leases, statements
+from runs import activity, codec, failures, policies, registry
+from runs.engine import leases, limited, statements
+from runs.engine.activity import EVERY, Tally
 from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold, connect_directly, is_away
 from runs.engine.execution import Execution, dumps
 from runs.engine.executor import Executor, Snapshot
 from runs.engine.followups import FollowUps
 from runs.engine.lease import Lease, clock
+from runs.engine.limited import Places
 from runs.engine.threads import Threads
 from runs.errors import LeaseLost
 from runs.failpoints import failpoint
 from runs.families import Sweep
 from runs.lifecycle import DUE_CHANNEL
+from runs.models.worker import Asked
 from runs.policies import POLICY_CHANNEL
-from runs.services import retention
+from runs.services import bulk_work, limits, retention
 
 log = structlog.get_logger(__name__)
 
 
 #: How long a worker that was taken for dead waits for answers to requests that it had sent.
 EVIDENCE_SECONDS = 10.0
+
+#: Statements that one claim under limits makes at most while each finds only runs to park.
+PARKING_ROUNDS = 5
 
 
 #: A worker with fewer free slots than this part of all waits so long (seconds) for more before it claims.
@@ -76,7 +82,9 @@ class RunWorker:
         self.worker_id, self.queues, self.stop, self.alone = worker_id, list(queues), stop, alone
         self.slots = 1 if alone else slots
         self.wants_recycle = False
-        """Too many slots are lost to attempts that timed out and cannot be killed: drain and start afresh."""
+        """Drain and start afresh: too many slots are lost to attempts that timed out and cannot be killed, or a person asks."""
+        self._rests = False
+        """A person wants it to take nothing new."""
         self.lease = Lease(settings.AGENTOPS_LEASE_SECONDS, settings.AGENTOPS_SEND_MARGIN_SECONDS)
         self.snapshot = Snapshot()
         self._live: dict[uuid.UUID, Execution] = {}
@@ -90,12 +98,16 @@ class RunWorker:
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._queue_turn = 0
+        self._limited_first = self._parked = False
+        self._split_of: tuple[policies.Kept, dict[str, tuple[list[str], list[str]]]] | None = None
         self._threads = Threads()
         self._freed_at = 0.0
         self._families = Sweep()
         self._judge_not_before = 0.0
+        self._next_tally = clock() + EVERY
         # Workers that start together do not take their turns together.
         self._next_retention = clock() + random.uniform(0, retention.TICK_EVERY)
+        self._bulks: threading.Thread | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -112,8 +124,17 @@ class RunWorker:
         self.blocking = ThreadPoolExecutor(min(8, max(2, self.slots)), thread_name_prefix="steps-db")
         self.follow_ups = FollowUps(self.database)
         self.follow_ups.start()
+        self.places = Places(self.worker_id, self.database, lambda: self.snapshot.kept)
+        self.places.start()
+        self.tally = Tally(self.worker_id, self.database)
         self.executor = Executor(
-            self.snapshot, self._draining, self.loop, self.blocking, self.follow_ups.child_ended
+            self.snapshot,
+            self._draining,
+            self.loop,
+            self.blocking,
+            self.follow_ups.child_ended,
+            self.places,
+            self.tally,
         )
         beats = threading.Thread(target=self._beats, name="beats", daemon=True)
         beats.start()
@@ -127,6 +148,9 @@ class RunWorker:
             beats.join(settings.AGENTOPS_BEAT_SECONDS + 5)
             self.blocking.shutdown(wait=False)
             self.follow_ups.close()
+            self.places.close()
+            with suppress(*UNSURE):  # charts can do without these last seconds
+                self.tally.add()
             loop.join(1)
             self.database.close()
         if self._closed.is_set():
@@ -191,7 +215,7 @@ class RunWorker:
                         "worker": self.worker_id,
                         "lease": self.lease.seconds,
                         "lost": len(self._lost),
-                        "draining": self._draining(),
+                        "draining": self._draining() or self._rests,
                     },
                     prepare=True,
                 ).fetchone()
@@ -209,11 +233,23 @@ class RunWorker:
                 # What kept these beats from the database may have kept those of others: they get a lease to beat again.
                 self._judge_not_before = clock() + self.lease.seconds
             self.lease.renew(asked)
+            self._obey(row[1])
             self._reconcile(row[0])
             self._overruns()
             self._ended.wait(pause)
         if raw is not None:
             raw.close()
+
+    def _obey(self, asked: str) -> None:
+        """Do what a person asks of this process."""
+        rests = asked == Asked.DRAIN
+        if self._rests and not rests:
+            self._wake()
+        self._rests = rests
+        if asked == Asked.RECYCLE and not self.wants_recycle:
+            log.info("worker.recycled_by_a_person", worker=str(self.worker_id))
+            self.wants_recycle = True
+            self._wake()
 
     def _close_from_outside(self) -> None:
         log.error("worker.closed", worker=str(self.worker_id))
@@ -356,16 +392,47 @@ class RunWorker:
         leases.park_incapable(self.queues)
         leases.rearm_executable()
         leases.rearm_unpaused()
+        self._sweep_limits()
         self._families.turn()
         self.snapshot.refresh()
+        if clock() >= self._next_tally:
+            self._next_tally = clock() + EVERY
+            self.tally.add()
         if clock() >= self._next_retention:
             self._next_retention = clock() + retention.TICK_EVERY
             threading.Thread(target=self._retain, name="retention", daemon=True).start()
+        if not self.alone and (self._bulks is None or not self._bulks.is_alive()) and bulk_work.at_work():
+            self._bulks = threading.Thread(target=self._work_on_bulks, name="bulks", daemon=True)
+            self._bulks.start()
+
+    def _sweep_limits(self) -> None:
+        """Pauses and limits that nobody told, time that lifts them, and temporary ones that are over."""
+        for queue in self.queues:
+            if paused := policies.paused_in(queue, self.snapshot.overrides):
+                leases.park_paused(queue, paused)
+        if self.snapshot.kept.concurrent:
+            limited.forget_calls_of_the_ended()
+        limited.rearm()
+        if any(policy.temporary for policy in self.snapshot.overrides.values()):
+            limits.end_temporary()
+
+    def _work_on_bulks(self) -> None:
+        """Turns of what people have asked for many runs, on a thread of its own: no claim waits for them."""
+        try:
+            bulk_work.tick(sleep=self.stop.wait)
+        except UNSURE_DJANGO as error:
+            log.warning("bulks.later", error=str(error))
+        except Exception:
+            log.exception("bulks.failed")
+        finally:
+            connection.close()
 
     def _retain(self) -> None:
         """A turn of retention, on a thread of its own: no claim waits for it."""
         try:
             retention.tick()
+            failures.tick()
+            activity.forget_old()
         except UNSURE_DJANGO as error:
             log.warning("retention.later", error=str(error))
         except Exception:
@@ -380,7 +447,7 @@ class RunWorker:
             if any(e.crashes > 0 for e in self._live.values()):
                 return False  # it runs alone
         free = self.slots - live - len(self._lost)
-        if free <= 0 or self.lease.remaining <= self.lease.margin:
+        if free <= 0 or self._rests or self.lease.remaining <= self.lease.margin:
             return False
         self._claims_begun += 1
         try:
@@ -393,9 +460,12 @@ class RunWorker:
         for _ in range(turns):
             queue = self.queues[self._queue_turn % turns]
             self._queue_turn += 1
-            rows = [] if self.alone else self._claim_from(statements.CLAIM, queue, free, capabilities)
-            if not rows and live == 0:
-                rows = self._claim_from(statements.CLAIM_ALONE, queue, 1, capabilities)
+            if self.snapshot.kept.of_runs:
+                rows = self._claim_beside_limited(queue, free, live, capabilities)
+            else:
+                rows = [] if self.alone else self._claim_from(statements.CLAIM, queue, free, capabilities)
+                if not rows and live == 0:
+                    rows = self._claim_from(statements.CLAIM_ALONE, queue, 1, capabilities)
             if rows:
                 failpoint("claim.committed")
                 for row in rows:
@@ -406,24 +476,82 @@ class RunWorker:
                         self._broken(row[0], row[6], error)
                 # The queue is empty now, or the slots are full: look at once only where another queue may have work.
                 return turns > 1 and len(rows) < free
-        return False
+        parked, self._parked = self._parked, False
+        return parked
+
+    def _claim_beside_limited(
+        self, queue: str, free: int, live: int, capabilities: list[str]
+    ) -> list[tuple[Any, ...]]:
+        """Claims where some of what is due may be limited: with the limits' rows locked, and beside that as ever.
+
+        They take turns at being first, so that neither waits behind the other for ever.
+        """
+        begun = clock()
+        unlimited, under_limits = self._split(queue, capabilities)
+        rows: list[tuple[Any, ...]] = []
+        self._limited_first = not self._limited_first
+        turns = (True, False) if self._limited_first else (False, True)
+        for alone in (False, True):
+            if alone and (rows or live):
+                break
+            if self.alone and not alone:
+                continue
+            for under in turns:
+                room = 1 - len(rows) if alone else free - len(rows)
+                names = under_limits if under else unlimited
+                if room <= 0 or not names:
+                    continue
+                if under:
+                    rows += self._claim_limited(queue, room, names, alone=alone)
+                else:
+                    statement = statements.CLAIM_ALONE if alone else statements.CLAIM
+                    rows += self._claim_from(statement, queue, room, names)
+        self._claimed_at = begun
+        return rows
+
+    def _claim_limited(
+        self, queue: str, room: int, capabilities: list[str], *, alone: bool
+    ) -> list[tuple[Any, ...]]:
+        # Behind those that find no place and are parked may stand some whose limit has room.
+        for _ in range(PARKING_ROUNDS):
+            parameters = self._claim_parameters(queue, room, capabilities)
+            rows, parked = limited.claim(self.database, parameters, alone=alone)
+            self._parked = self._parked or parked
+            if rows or not parked:
+                return rows
+        return []
+
+    def _split(self, queue: str, capabilities: list[str]) -> tuple[list[str], list[str]]:
+        """Capabilities without and with a limit in this queue."""
+        kept = self.snapshot.kept
+        if self._split_of is None or self._split_of[0] is not kept:
+            self._split_of = (kept, {})
+        found = self._split_of[1].get(queue)
+        if found is None:
+            found = self._split_of[1][queue] = ([], [])
+            for name in capabilities:
+                workflow, _, rest = name.rpartition("@")
+                step = rest.partition("/")[2]
+                keys = policies.keys_of(workflow, step, queue)
+                found[not kept.of_runs.isdisjoint(keys)].append(name)
+        return found
 
     def _claim_from(
         self, statement: str, queue: str, limit: int, capabilities: list[str]
     ) -> list[tuple[Any, ...]]:
+        return self.database.all(statement, self._claim_parameters(queue, limit, capabilities))
+
+    def _claim_parameters(self, queue: str, limit: int, capabilities: list[str]) -> dict[str, Any]:
         overrides = self.snapshot.overrides
         self._claimed_at = clock()
-        return self.database.all(
-            statement,
-            {
-                "queue": queue,
-                "limit": limit,
-                "worker": self.worker_id,
-                "capabilities": self._array_of(capabilities),
-                "paused": policies.paused_workflows(overrides),
-                "timeouts": self._timeouts(overrides),
-            },
-        )
+        return {
+            "queue": queue,
+            "limit": limit,
+            "worker": self.worker_id,
+            "capabilities": self._array_of(capabilities),
+            "paused": policies.paused_in(queue, overrides),
+            "timeouts": self._timeouts(overrides),
+        }
 
     def _array_of(self, capabilities: list[str]) -> str:
         """As the text of an array, made once: psycopg would look at each of them at each claim."""
@@ -469,6 +597,7 @@ class RunWorker:
             was=row[23],
             parent_wait=row[24],
             child_index=row[25],
+            forked=row[26],
         )
         with self._lock:
             self._live[execution.run_id] = execution
@@ -495,6 +624,8 @@ class RunWorker:
                 self._broken(execution.run_id, execution.epoch, error)
         finally:
             connection.close()
+            if self.snapshot.kept.of_runs:
+                self.places.left_step(execution.workflow, execution.step, execution.queue, stays=False)
             with self._lock:
                 if self._live.get(execution.run_id) is execution:
                     del self._live[execution.run_id]

@@ -1,21 +1,36 @@
 """Tables of the execution engine. `docs/schema.md` lists each with its constraints and the query each index is for."""
 
-from .audit import AuditEvent, Event
+from .audit import AuditEvent, AuditHead, AuditLink, Event
 from .blob import Blob, BlobUse
+from .bulk import Bulk, BulkItem
 from .conversation import LogLine, Message
+from .evidence import Evidence
+from .failure import FailureGroup, FailureTally
+from .grant import Grant
 from .operation import Operation
-from .policy import Policy
+from .policy import Limit, LimitedCall, Policy
 from .run import Attempt, Clock, Run, StartKey
 from .signal import Signal
-from .worker import Worker
+from .worker import Activity, Worker
 
 __all__ = [
+    "Activity",
     "Attempt",
     "AuditEvent",
+    "AuditHead",
+    "AuditLink",
     "Blob",
     "BlobUse",
+    "Bulk",
+    "BulkItem",
     "Clock",
     "Event",
+    "Evidence",
+    "FailureGroup",
+    "FailureTally",
+    "Grant",
+    "Limit",
+    "LimitedCall",
     "LogLine",
     "Message",
     "Operation",

@@ -2,10 +2,19 @@
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Q
 
 from runs.clock import Now
 
 from .run import new_id
+
+#: Events that people caused, by the console or the command line, and those that an approval's policy did in their place. No
+#: worker writes one, so that the indexes with this condition cost a run nothing.
+ACTED = (
+    Q(actor_id__isnull=False)
+    | Q(actor="command line")
+    | Q(kind__in=["approval_decided", "approval_escalated", "approval_parked", "approval_reminded"])
+)
 
 
 class Event(models.Model):
@@ -27,13 +36,19 @@ class Event(models.Model):
 
     class Meta:
         db_table = "runs_event"
+        indexes = [
+            # The audit page: what people and policies did to runs, all, of one of them, of one kind; newest first.
+            models.Index(fields=["at", "run_id", "seq"], condition=ACTED, name="event_acted"),
+            models.Index(fields=["actor", "at", "run_id", "seq"], condition=ACTED, name="event_acted_by"),
+            models.Index(fields=["kind", "at", "run_id", "seq"], condition=ACTED, name="event_acted_kind"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.seq} {self.kind} by {self.actor}"
 
 
 class AuditEvent(models.Model):
-    """One thing that a person changed outside a run, such as a limit. Append-only."""
+    """One thing that a person changed outside a run, such as a limit. Append-only; chained by `AuditLink`."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     at = models.DateTimeField(db_default=Now())
@@ -54,7 +69,45 @@ class AuditEvent(models.Model):
 
     class Meta:
         db_table = "runs_audit_event"
-        indexes = [models.Index(fields=["target", "-id"], name="audit_by_target")]
+        indexes = [
+            models.Index(fields=["target", "-id"], name="audit_by_target"),
+            # The audit page: all, of one person, of one kind; newest first.
+            models.Index(fields=["at", "id"], name="audit_by_time"),
+            models.Index(fields=["actor", "at", "id"], name="audit_by_actor"),
+            models.Index(fields=["kind", "at", "id"], name="audit_by_kind"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target} by {self.actor}"
+
+
+class AuditLink(models.Model):
+    """The place of an audit event in the chain over all of them. Append-only; written by the trigger `chain` alone, at commit.
+
+    `head = sha256(head of the link before || canonical text)`; `manage.py doctor` and the audit page verify it.
+    """
+
+    seq = models.BigIntegerField(primary_key=True)
+    event_id = models.UUIDField(unique=True)
+    head = models.BinaryField()
+
+    class Meta:
+        db_table = "runs_audit_link"
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.event_id}"
+
+
+class AuditHead(models.Model):
+    """The one row under whose lock the audit chain grows: where it ends."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True)
+    seq = models.BigIntegerField()
+    head = models.BinaryField()
+
+    class Meta:
+        db_table = "runs_audit_head"
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="audit_head_one_row")]
+
+    def __str__(self) -> str:
+        return str(self.seq)

@@ -1,7 +1,7 @@
 """Operations: what a visit did, asked and waited for."""
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from runs.clock import Now
 
@@ -103,10 +103,16 @@ class Operation(models.Model):
         help_text="What is still to be done about child runs that nobody waits for any more",
     )
     compensates = models.UUIDField(null=True, help_text="The effect that this operation undoes")
+    copied_from = models.UUIDField(
+        null=True, help_text="In a fork: the operation of another run whose answer this is"
+    )
     compensate_with = models.TextField(blank=True, default="", help_text="Tool that undoes this effect")
 
     started_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True)
+
+    #: Not a column: set by a wait kind's `expire` that leaves the wait open and wants a person to look, with why.
+    parked: str = ""
 
     class Meta:
         db_table = "runs_operation"
@@ -167,6 +173,12 @@ class Operation(models.Model):
                 fields=["id"], condition=Q(status="open", kind="child"), name="operation_open_children"
             ),
             models.Index(fields=["id"], condition=~Q(rest=""), name="operation_rest"),
+            # Runs that wait for an approval, a signal, a timer, child runs: newest first.
+            models.Index(
+                F("kind"), F("run").desc(), condition=Q(status="open"), name="operation_open_by_kind"
+            ),
+            # What was done for a subject: the effects of its runs, in order of time, among all that these did.
+            models.Index(fields=["run", "id"], condition=Q(kind="effect"), name="operation_effects"),
         ]
 
     def __str__(self) -> str:

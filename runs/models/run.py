@@ -60,6 +60,11 @@ class Run(models.Model):
     )
     # ---
 
+    # --- a fork: the run that it was made from, and the visit at which both part ---
+    forked_from = models.UUIDField(null=True, blank=True)
+    forked_visit = models.IntegerField(null=True, blank=True)
+    # ---
+
     input = RequiredPayloadField()
     input_sealed = models.BinaryField(null=True)
     input_digest = models.TextField(help_text="sha256 of the canonical JSON of the true input")
@@ -87,6 +92,12 @@ class Run(models.Model):
     )
     worker_id = models.UUIDField(null=True, blank=True)
     held_by = models.TextField(choices=Hold, blank=True, default="")
+    held_key = models.TextField(
+        blank=True, default="", db_default="", help_text="The limit that holds it, such as “tool refund”"
+    )
+    held_sort = models.DateTimeField(
+        null=True, blank=True, help_text="sort_at of a run that a limit holds, to keep its place"
+    )
     compensating = models.BooleanField(default=False)
     resume_step = models.TextField(
         blank=True, default="", help_text="Where the cursor stood when compensation began"
@@ -97,6 +108,9 @@ class Run(models.Model):
     failure_kind = models.TextField(choices=FailureKind, blank=True, default="")
     reason = models.TextField(
         blank=True, default="", help_text="Why it failed or needs attention, in a sentence"
+    )
+    fingerprint = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="Of its last failure, also after a retry"
     )
     result = PayloadField(null=True, blank=True)
     result_sealed = models.BinaryField(null=True)
@@ -111,6 +125,10 @@ class Run(models.Model):
             ("retry_run", "Can retry a failed run"),
             ("cancel_run", "Can cancel a run"),
             ("force_resume_run", "Can force a run on"),
+            ("fork_run", "Can fork a run from one of its visits"),
+            ("skip_step", "Can let a run go on at another step"),
+            ("edit_state", "Can edit the state of a run"),
+            ("kill_run", "Can kill a run"),
             ("resolve_doubt", "Can say whether an effect happened"),
             ("view_payload", "Can see inputs, states, messages and payloads"),
         ]
@@ -195,6 +213,12 @@ class Run(models.Model):
             models.Index(F("status"), F("id").desc(), name="run_by_status"),
             # Lifting a hold re-arms the parked runs.
             models.Index(fields=["held_by", "workflow"], condition=~Q(held_by=""), name="run_parked"),
+            # A limit has room again: those that it holds, in the order in which they became due.
+            models.Index(
+                fields=["held_key", "held_sort"],
+                condition=Q(held_by__in=["concurrency", "rate"]),
+                name="run_held_by_limit",
+            ),
             # Runs list, narrowed to one workflow: a status of it, and how many there are of each.
             models.Index(F("workflow"), F("status"), F("id").desc(), name="run_by_workflow_status"),
             # Failed runs that no workflow asked to fail: list and count.
@@ -226,6 +250,24 @@ class Run(models.Model):
                 fields=["parent_operation_id", "child_index"],
                 condition=Q(parent_operation_id__isnull=False, finished_at__isnull=True),
                 name="run_unfinished_child",
+            ),
+            # The runs of a failure group, by status: list and count.
+            models.Index(
+                F("fingerprint"),
+                F("status"),
+                F("id").desc(),
+                condition=Q(fingerprint__isnull=False),
+                name="run_by_fingerprint",
+            ),
+            # Failed before there were groups, or under a worker of an older version: given a fingerprint later.
+            models.Index(
+                fields=["id"],
+                condition=Q(status__in=["failed", "attention"], fingerprint__isnull=True),
+                name="run_without_fingerprint",
+            ),
+            # The forks of a run: its page, and whether one of them is under way.
+            models.Index(
+                fields=["forked_from", "id"], condition=Q(forked_from__isnull=False), name="run_forks"
             ),
         ]
 

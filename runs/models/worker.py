@@ -5,6 +5,13 @@ from django.db import models
 from django.db.models import Q
 
 
+class Asked(models.TextChoices):
+    """What a person asks of a worker process."""
+
+    DRAIN = "drain", "Take no new runs"
+    RECYCLE = "recycle", "End, and let its cluster start another"
+
+
 class Worker(models.Model):
     """One process. Its row is the lease of every run that it holds: one UPDATE a beat renews them all."""
 
@@ -26,15 +33,29 @@ class Worker(models.Model):
     closed_at = models.DateTimeField(null=True, help_text="No beat renews a closed row")
     reaped_at = models.DateTimeField(null=True, help_text="waitpid returned, or a person declared it gone")
     gone_by = models.TextField(blank=True, default="")
+    asked = models.TextField(
+        choices=Asked,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What a person wants of it; read at each beat",
+    )
+    asked_by = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
         db_table = "runs_worker"
-        permissions = [("declare_gone", "Can declare a worker gone for good")]
+        permissions = [
+            ("declare_gone", "Can declare a worker gone for good"),
+            ("drain_worker", "Can drain and recycle workers"),
+        ]
         constraints = [
+            models.CheckConstraint(
+                condition=Q(asked__in=["", "drain", "recycle"]), name="worker_asked_known"
+            ),
             models.CheckConstraint(
                 condition=Q(reaped_at__isnull=True) | Q(closed_at__isnull=False),
                 name="worker_reaped_is_closed",
-            )
+            ),
         ]
         indexes = [
             # Whose lease is over; which live workers are capable.
@@ -49,3 +70,29 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
+
+
+#: Bins of `Activity.waits` and `.times`; bin n counts what takes less than 2^n ms, the last one (from 131 s on) the rest.
+BINS = 19
+
+
+class Activity(models.Model):
+    """What a worker did in five minutes for one queue. For charts; a worker that is killed takes its last seconds with it."""
+
+    pk = models.CompositePrimaryKey("at", "worker_id", "queue")
+    at = models.DateTimeField(help_text="Beginning of the five minutes")
+    worker_id = models.UUIDField()
+    queue = models.TextField()
+    started = models.PositiveIntegerField(help_text="Runs claimed for the first time")
+    completed = models.PositiveIntegerField(help_text="Runs")
+    steps = models.PositiveIntegerField(help_text="Attempts that succeeded")
+    suspended = models.PositiveIntegerField(help_text="Attempts that ended to wait")
+    failed = models.PositiveIntegerField(help_text="Attempts that ended with an error")
+    waits = ArrayField(models.IntegerField(), size=BINS, help_text="Of new runs, from start to claim, by bin")
+    times = ArrayField(models.IntegerField(), size=BINS, help_text="Of attempts that succeeded, by bin")
+
+    class Meta:
+        db_table = "runs_activity"
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.at:%Y-%m-%d %H:%M}"

@@ -1,21 +1,26 @@
 """Cancel a run."""
 
 import uuid
+from dataclasses import dataclass
+from datetime import datetime
 
 from django.db.models import Q
 
 from runs import lifecycle
 from runs.clock import now
+from runs.engine import leases
 from runs.errors import StateMismatch
 from runs.lifecycle import Actor
-from runs.models import Operation, Run
+from runs.models import Operation, Run, Worker
 from runs.models.operation import Kind, OpStatus
 from runs.services.verb import (
     Consequence,
     Done,
+    agree,
     done_effects,
     guard,
     label,
+    line_of,
     lock,
     permit,
     unknown_effects,
@@ -28,7 +33,14 @@ CHILDREN_LIMIT = 1000
 
 
 @verb
-def cancel(actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, reason: str = "") -> Done:
+def cancel(
+    actor: Actor,
+    run_id: uuid.UUID,
+    *,
+    seen_version: int | None = None,
+    reason: str = "",
+    seen_plan: str | None = None,
+) -> Done:
     """Ask for the run's end: no forward effect starts after it. Legal in every status that is not terminal.
 
     A running run ends at its next operation or checkpoint; effects in doubt are settled first; effects that declare a
@@ -36,13 +48,14 @@ def cancel(actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, 
 
     Raises NotAllowed, NotFound, Stale, StateMismatch (the run is finished).
     """
-    permit(actor, "runs.cancel_run")
     run = lock(run_id)
+    permit(actor, "runs.cancel_run", run=run)
     if run.cancel_requested_at is not None:
         return Done(run, f"{run.cancel_requested_by} had already asked for the cancel", changed=False)
     guard(run, seen_version)
     if run.is_terminal:
         raise StateMismatch(f"this run is {label(run)}: there is nothing left to cancel")
+    agree(preview_cancel(run), seen_plan)
     run.cancel_requested_at, run.cancel_requested_by = now(), actor.name
     run.save(update_fields=["cancel_requested_at", "cancel_requested_by"])
     lifecycle.append_event(run, "cancel_requested", actor, reason)
@@ -58,15 +71,19 @@ def cancel(actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, 
 
 def preview_cancel(run: Run) -> Consequence:
     """What `cancel` would do now."""
-    undone = tuple(operation.name for operation in lifecycle.compensable(run))
-    kept = list(done_effects(run))
-    for name in undone:
-        kept.remove(name)
-    return Consequence(_sentence(run), kept=tuple(kept), again=undone, unknown=unknown_effects(run))
+    undone = tuple(line_of(one, why=f"undone by {one.compensate_with}") for one in lifecycle.compensable(run))
+    those = {line.operation for line in undone}
+    return Consequence(
+        _sentence(run),
+        kept=tuple(line for line in done_effects(run) if line.operation not in those),
+        again=undone,
+        unknown=unknown_effects(run),
+        again_title="Will be undone",
+    )
 
 
 def _sentence(run: Run) -> str:
-    return _end(run) + _children(run)
+    return _end(run) + told_of_children(run)
 
 
 def _end(run: Run) -> str:
@@ -79,10 +96,10 @@ def _end(run: Run) -> str:
         if run.status == Status.ATTENTION:
             return "The run is cancelled once somebody has answered whether the effect in doubt happened."
         return "The effect whose outcome is unknown is settled first, then the run is cancelled."
-    return ("The run stops now." if undo else "The run is cancelled at once.") + undo + _closed(run)
+    return ("The run stops now." if undo else "The run is cancelled at once.") + undo + told_of_waits(run)
 
 
-def _closed(run: Run) -> str:
+def told_of_waits(run: Run) -> str:
     """What becomes of what the run waits for."""
     waiting = Operation.objects.filter(run_id=run.pk, status=OpStatus.OPEN)
     asked = waiting.filter(kind=Kind.APPROVAL).count()
@@ -93,7 +110,7 @@ def _closed(run: Run) -> str:
     return " What it waits for is no longer waited for." if waiting.exclude(kind=Kind.CHILD).exists() else ""
 
 
-def _children(run: Run) -> str:
+def told_of_children(run: Run) -> str:
     """What becomes of the child runs that go on until now; each number is counted up to CHILDREN_LIMIT."""
     waits = Operation.objects.filter(run_id=run.pk, kind=Kind.CHILD)
     orphans = Q(status=OpStatus.OPEN, request__orphans="cancel") | ~Q(rest="")
@@ -112,3 +129,46 @@ def _children(run: Run) -> str:
             counted = f"More than {CHILDREN_LIMIT:,}" if number > CHILDREN_LIMIT else f"{number:,}"
             told += f" {counted} child runs that have not ended {many}."
     return told
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a cancel has come: asked for, heard by the worker that has the run, or that worker is lost."""
+
+    requested_at: datetime
+    requested_by: str
+    acknowledged_at: datetime | None
+    """When the worker was told, with its beat; None while it was not, or where no worker has the run."""
+    lost: bool
+    """The worker is silent or has ended: another one carries the cancel out."""
+    ended: bool
+    sentence: str
+
+
+def cancel_progress(run: Run) -> Progress | None:
+    """How far the cancel of this run has come; None where none was asked for."""
+    if run.cancel_requested_at is None:
+        return None
+    heard: datetime | None = None
+    lost = False
+    if run.status == Status.RUNNING and run.worker_id is not None:
+        worker = Worker.objects.filter(pk=run.worker_id).first()
+        lost = worker is None or worker.closed_at is not None or bool(leases.expired([run.worker_id]))
+        # Each beat brings back which of the worker's runs are to be cancelled.
+        if worker is not None and worker.beat_at >= run.cancel_requested_at:
+            heard = worker.beat_at
+    if run.is_terminal:
+        sentence = f"The run is {label(run)}."
+    elif lost:
+        sentence = (
+            "Its worker is lost: another one takes the run over, settles what was under way, and cancels it."
+        )
+    elif run.compensating:
+        sentence = "Its effects are being undone, newest first."
+    elif run.status == Status.ATTENTION:
+        sentence = "It is cancelled once somebody has answered whether the effect in doubt happened."
+    elif heard is not None:
+        sentence = "Its worker knows: the run ends at its next operation or checkpoint."
+    else:
+        sentence = "Its worker hears of it with its next beat, within seconds."
+    return Progress(run.cancel_requested_at, run.cancel_requested_by, heard, lost, run.is_terminal, sentence)

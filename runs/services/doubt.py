@@ -1,5 +1,6 @@
 """Answer whether an effect happened; state that a worker is gone for good."""
 
+import hashlib
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,21 +12,24 @@ from pydantic import ValidationError
 from runs import clock, codec, lifecycle, redaction, registry
 from runs.errors import Invalid, NotFound, StateMismatch
 from runs.lifecycle import Actor
-from runs.models import AuditEvent, Operation, Run, Worker
+from runs.models import AuditEvent, Evidence, Operation, Run, Worker
+from runs.models.evidence import LARGEST
 from runs.models.operation import OpStatus
+from runs.services import guards
 from runs.services.payloads import problems, recordable
 from runs.services.verb import (
     Consequence,
     Done,
     done_effects,
     guard,
+    line_of,
     lock,
     permit,
     require,
     unknown_effects,
     verb,
 )
-from runs.states import AttentionKind
+from runs.states import AttentionKind, Status
 from runs.workflow import Tool
 
 #: Settle time of an effect whose tool this process does not know.
@@ -34,6 +38,15 @@ DEFAULT_SETTLE = timedelta(seconds=60)
 NOT_GIVEN: Any = object()
 
 
+@dataclass(frozen=True)
+class File:
+    """A file that a person adds to an answer, read in full: LARGEST bytes at most."""
+
+    name: str
+    body: bytes
+
+
+@guards.guarded("answer_doubt")
 @verb
 def answer_doubt(
     actor: Actor,
@@ -44,22 +57,25 @@ def answer_doubt(
     result: Any = NOT_GIVEN,
     reference: str = "",
     reason: str = "",
+    file: File | None = None,
 ) -> Done:
     """Say whether an effect in doubt happened; the run goes on once nothing else is in doubt.
 
     Args:
         result: for “it happened”: what the tool would have returned, by its return type.
         reference: instead of a result, where the tool declares `from_reference`.
+        file: what the person saw; kept beside the answer, and never shown within a page.
 
-    “It did not” needs proof that nothing can still land: see `Proof`.
+    “It did not” needs proof that nothing can still land: see `Proof`. Of a run that was killed the answer is recorded, and
+    nothing follows from it.
 
     Raises NotAllowed, NotFound, Stale, StateMismatch (not in doubt, or no proof yet: until when), Invalid (a result that does
-    not fit).
+    not fit, a file that is empty or too large).
     """
-    permit(actor, "runs.resolve_doubt")
     run, operation = _locked(operation_id)
+    permit(actor, "runs.resolve_doubt", run=run)
     guard(run, seen_version)
-    require(run, "resolve_doubt")
+    answerable(run)
     if operation.status != OpStatus.PENDING:
         by = f" by {operation.settled_by}" if operation.settled_by else ""
         raise StateMismatch(f"{operation.name} is not in doubt any more: recorded as {operation.status}{by}")
@@ -67,6 +83,7 @@ def answer_doubt(
         _record_happened(operation, actor, result, reference)
     else:
         _record_not_happened(operation, actor)
+    kept = None if file is None else _kept(operation, actor, file)
     answer = "it happened" if happened else "it did not happen"
     lifecycle.append_event(
         run,
@@ -78,10 +95,38 @@ def answer_doubt(
         happened=happened,
         reference=operation.provider_ref,
         result=codec.digest(operation.result) if happened else None,
+        evidence=kept,
     )
+    if run.is_terminal:
+        return Done(run, f"Recorded: {answer}.")
     if not lifecycle.rearm_after_outcome(run, actor) and run.attention_kind == AttentionKind.IN_DOUBT:
         lifecycle.ask_doubt(run, lifecycle.pending_effects(run)[0], actor)
     return Done(run, f"Recorded: {answer}.")
+
+
+def answerable(run: Run) -> None:
+    """Raise StateMismatch unless somebody is asked, or a kill left the question behind."""
+    if run.status != Status.CANCELLED:
+        require(run, "resolve_doubt")
+
+
+def _kept(operation: Operation, actor: Actor, file: File) -> dict[str, Any]:
+    """Keep a file as evidence; what the event says of it. Raises Invalid."""
+    if not 0 < len(file.body) <= LARGEST:
+        raise Invalid(f"the file must hold something, and at most {LARGEST // 1024:,} KB")
+    # A path that a browser sent along, or one made to deceive, would be somebody's download.
+    name = codec.clean_text(file.name.replace("\\", "/").rpartition("/")[2], 200) or "file"
+    digest = hashlib.sha256(file.body).hexdigest()
+    row = Evidence.objects.create(
+        run_id=operation.run_id,
+        operation=operation,
+        name=name,
+        sha256=digest,
+        body=file.body,
+        actor_id=actor.id,
+        actor=actor.name,
+    )
+    return {"id": str(row.pk), "name": name, "sha256": digest, "bytes": len(file.body)}
 
 
 def _locked(operation_id: uuid.UUID) -> tuple[Run, Operation]:
@@ -173,7 +218,9 @@ def preview_answer_doubt(operation: Operation) -> Consequence:
     return Consequence(
         f"“It happened” records the result and the run goes on. “It did not”: {proof_of(operation).sentence}.",
         kept=done_effects(run),
-        again=(operation.name,),
+        again=(line_of(operation, why="if you say that it did not happen"),),
+        again_title="Runs again if it did not happen",
+        unknown_title="Unknown until you answer",
         unknown=unknown_effects(run),
     )
 
@@ -228,5 +275,7 @@ def preview_declare_gone(worker: Worker) -> Consequence:
     doubtful = Operation.objects.filter(status=OpStatus.PENDING, intent_worker_id=worker.pk)
     return Consequence(
         f"Other workers take its {runs} runs over. If it does act again, an effect may be repeated.",
-        unknown=tuple(doubtful.values_list("name", flat=True)[:20]),
+        unknown=tuple(
+            line_of(one, why="it may still be sent, or land") for one in doubtful.order_by("started_at")[:20]
+        ),
     )

@@ -10,13 +10,17 @@ from runs.errors import StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Operation, Run, Worker
 from runs.models.operation import OpStatus
-from runs.services.retry import reopen, to_reopen
+from runs.services import guards
+from runs.services.retry import no_fork_under_way, reopen, to_reopen
 from runs.services.verb import (
     Consequence,
     Done,
+    Line,
+    agree,
     done_effects,
     guard,
     label,
+    line_of,
     lock,
     permit,
     unknown_effects,
@@ -27,9 +31,15 @@ from runs.states import AttentionKind, Hold, Outcome, Status
 ALIVE = "its worker is alive and the attempt is within its time: let it work, or cancel the run"
 
 
+@guards.guarded("force_resume")
 @verb
 def force_resume(
-    actor: Actor, run_id: uuid.UUID, *, seen_version: int | None = None, reason: str = ""
+    actor: Actor,
+    run_id: uuid.UUID,
+    *,
+    seen_version: int | None = None,
+    reason: str = "",
+    seen_plan: str | None = None,
 ) -> Done:
     """Let a worker look at the run now, whatever it waits for.
 
@@ -38,10 +48,11 @@ def force_resume(
 
     Raises NotAllowed, NotFound, Stale, StateMismatch (finished, in doubt, or its worker is alive and in time).
     """
-    permit(actor, "runs.force_resume_run")
     run = lock(run_id)
+    permit(actor, "runs.force_resume_run", run=run)
     guard(run, seen_version)
-    sentence = _sentence(run)
+    plan = preview_force_resume(run)
+    agree(plan, seen_plan)
     if run.status == Status.RUNNING:
         _take_from_worker(run, actor)
     elif run.status == Status.ATTENTION:
@@ -49,13 +60,18 @@ def force_resume(
     else:
         lifecycle.set_due(run)
     lifecycle.append_event(run, "force_resumed", actor, reason, step=run.step, visit=run.step_seq)
-    return Done(run, sentence)
+    return Done(run, plan.sentence)
 
 
 def preview_force_resume(run: Run) -> Consequence:
     """What `force_resume` would do now. Raises StateMismatch where it would be refused."""
-    again = tuple(operation.name for operation in to_reopen(run)) if run.status == Status.ATTENTION else ()
-    return Consequence(_sentence(run), kept=done_effects(run), again=again, unknown=unknown_effects(run))
+    sentence = _sentence(run)
+    again: tuple[Line, ...] = ()
+    if run.status == Status.ATTENTION:
+        no_fork_under_way(run)
+    if run.attention_kind == AttentionKind.COMPENSATION:
+        again = tuple(line_of(one, why="undoing it failed; that is tried again") for one in to_reopen(run))
+    return Consequence(sentence, kept=done_effects(run), again=again, unknown=unknown_effects(run))
 
 
 def _leave_attention(run: Run) -> None:

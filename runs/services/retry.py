@@ -13,14 +13,18 @@ from runs.models.operation import WAIT_KINDS, Kind, OpStatus
 from runs.services.verb import (
     Consequence,
     Done,
+    agree,
     done_effects,
     guard,
+    line_of,
     lock,
+    names,
     permit,
     require,
     unknown_effects,
     verb,
 )
+from runs.states import Status
 
 
 @verb
@@ -31,20 +35,29 @@ def retry(
     seen_version: int | None = None,
     reason: str = "",
     extend_deadline_to: datetime | None = None,
+    seen_plan: str | None = None,
 ) -> Done:
     """Let a failed run go on at the visit where it failed: recorded operations hold, the failed one is tried again.
 
-    Counters of the visit start at zero. What people rejected stays rejected.
+    Counters of the visit start at zero. What people rejected stays rejected. A run in back-off is tried now, and keeps its
+    counters.
 
-    Raises NotAllowed, NotFound, Stale, StateMismatch (not failed, or its deadline has passed and no later one is given),
-    Invalid (a deadline in the past).
+    Raises NotAllowed, NotFound, Stale, StateMismatch (neither failed nor in back-off, a fork of it is under way, or its
+    deadline has passed and no later one is given), Invalid (a deadline in the past).
     """
-    permit(actor, "runs.retry_run")
     run = lock(run_id)
+    permit(actor, "runs.retry_run", run=run)
     guard(run, seen_version)
+    if run.status == Status.RETRYING:
+        agree(preview_retry(run), seen_plan)
+        lifecycle.set_due(run)
+        lifecycle.append_event(run, "retried", actor, reason, step=run.step, visit=run.step_seq, now=True)
+        return Done(run, f"Step {run.step} is tried again now.")
     require(run, "retry")
-    _extend_deadline(run, extend_deadline_to)
-    names = [operation.name for operation in to_reopen(run)]
+    no_fork_under_way(run)
+    extend_deadline(run, extend_deadline_to)
+    plan = preview_retry(run)
+    agree(plan, seen_plan)
     reopen(to_reopen(run))
     run.failures = run.crashes = run.lone_crashes = 0
     run.result = run.result_sealed = None
@@ -52,12 +65,30 @@ def retry(
     lifecycle.requeue(run)
     deadline = run.deadline_at.isoformat() if extend_deadline_to and run.deadline_at else None
     lifecycle.append_event(
-        run, "retried", actor, reason, step=run.step, visit=run.step_seq, again=names, deadline=deadline
+        run,
+        "retried",
+        actor,
+        reason,
+        step=run.step,
+        visit=run.step_seq,
+        again=names(plan.again),
+        deadline=deadline,
     )
     return Done(run, f"The run goes on at step {run.step}.")
 
 
-def _extend_deadline(run: Run, to: datetime | None) -> None:
+def no_fork_under_way(run: Run) -> None:
+    """Raise StateMismatch while a fork of the run goes on: both would act on the same effects. Index run_forks."""
+    forks = Run.objects.filter(forked_from=run.pk, finished_at=None).order_by("id")
+    fork = forks.values_list("pk", flat=True).first()
+    if fork is not None:
+        raise StateMismatch(
+            f"run {fork}, a fork of it, goes on with its effects: wait for its end, or end it"
+        )
+
+
+def extend_deadline(run: Run, to: datetime | None) -> None:
+    """Set a later deadline, if one is given; the caller saves it. Raises StateMismatch where one is missing, Invalid."""
     now = clock.now()
     if to is not None:
         if to <= now:
@@ -121,8 +152,11 @@ def _wait_again(operation: Operation) -> None:
 
 
 def preview_retry(run: Run) -> Consequence:
-    """What `retry` would do now."""
-    again = tuple(operation.name for operation in to_reopen(run))
+    """What `retry` would do now. Raises StateMismatch where a fork rules it out."""
+    if run.status == Status.RETRYING:
+        return _preview_now(run)
+    no_fork_under_way(run)
+    again = tuple(line_of(one, why=_why_again(one)) for one in to_reopen(run))
     decided = Operation.objects.filter(
         run_id=run.pk, step_seq=run.step_seq, kind=Kind.APPROVAL, status=OpStatus.DONE
     )
@@ -130,7 +164,7 @@ def preview_retry(run: Run) -> Consequence:
     sentence = f"The run goes on at step {run.step}; what is done is not repeated."
     if again:
         sentence += (
-            f" {again[0]} is tried again."
+            f" {again[0].name} is tried again."
             if len(again) == 1
             else f" {len(again)} operations are tried again."
         )
@@ -139,3 +173,22 @@ def preview_retry(run: Run) -> Consequence:
     if run.deadline_at is not None and run.deadline_at <= clock.now():
         sentence += " Its deadline has passed: it needs a later one."
     return Consequence(sentence, kept=done_effects(run), again=again, unknown=unknown_effects(run))
+
+
+def _preview_now(run: Run) -> Consequence:
+    waiting = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, status=OpStatus.RETRY)
+    return Consequence(
+        f"Step {run.step} is tried again now instead of after its back-off; what is done is not repeated.",
+        kept=done_effects(run),
+        again=tuple(line_of(one, why=_why_again(one)) for one in waiting.order_by("ordinal")),
+        unknown=unknown_effects(run),
+    )
+
+
+def _why_again(operation: Operation) -> str:
+    """Why an operation that failed for certain is tried again."""
+    if operation.kind in WAIT_KINDS:
+        return "nothing came in time; it is waited for anew"
+    key = "under the same key" if operation.earlier_send_open else "under a new key"
+    told = f"it failed for certain{': ' + operation.error[:200] if operation.error else ''}"
+    return f"{told}; tried {key}" if operation.kind == Kind.EFFECT else told

@@ -12,10 +12,11 @@ from django.db.models import BigIntegerField, BinaryField, Func, JSONField, Text
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
-from runs import clock, codec, lifecycle, redaction, registry
+from runs import clock, codec, lifecycle, policies, redaction, registry
+from runs.clock import Now
 from runs.errors import Conflict, Invalid
 from runs.lifecycle import Actor
-from runs.models import Run, StartKey
+from runs.models import Policy, Run, StartKey
 from runs.services.payloads import parse_json, problems, recordable
 from runs.services.verb import permit, verb
 from runs.workflow import Workflow
@@ -55,7 +56,7 @@ def start(
     start_key: str | None = None,
     subject: str | None = None,
     tenant: str = "",
-    priority: int = 0,
+    priority: int | None = None,
     queue: str | None = None,
     deadline_at: datetime | None = None,
     version: int | None = None,
@@ -66,7 +67,7 @@ def start(
     Args:
         input: what the workflow's input model accepts.
         start_key: makes starting idempotent within the workflow, for ever: also when that run has been deleted since.
-        priority: 0–9, each point a minute's head start.
+        priority: 0–9, each point a minute's head start; None: the workflow's, as it is limited now.
 
     Raises:
         Invalid: unknown workflow, or an input that does not fit (the message names the path).
@@ -74,7 +75,7 @@ def start(
     """
     permit(actor, "runs.start_run", system=True)
     definition = definition_of(workflow, version)
-    options = Options(subject, tenant, priority, queue, deadline_at)
+    options = Options(subject, tenant, _priority(definition, priority), queue, deadline_at)
     run = build(actor, definition, input, start_key, options, clock.now())
     existing = _insert(run)
     if existing is not None:
@@ -189,6 +190,16 @@ def build(
     )
 
 
+def _priority(definition: Workflow, given: int | None) -> int:
+    """What a run is given, or what its workflow gives to those that are given none: its override before its code."""
+    if given is not None:
+        return given
+    override = Policy.objects.filter(scope=Policy.Scope.WORKFLOW, name=definition.name)
+    row = override.annotate(read_at=Now()).first()
+    overrides = {} if row is None else {("workflow", definition.name): policies.acting(row, row.read_at)}
+    return policies.for_workflow(definition, overrides).priority
+
+
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +228,7 @@ def start_many(
     *,
     start_key: Callable[[int], str] | None = None,
     tenant: str = "",
-    priority: int = 0,
+    priority: int | None = None,
     queue: str | None = None,
     version: int | None = None,
     reason: str = "",
@@ -232,7 +243,7 @@ def start_many(
     """
     permit(actor, "runs.start_run", system=True)
     definition = definition_of(workflow, version)
-    options = Options(None, tenant, priority, queue, None)
+    options = Options(None, tenant, _priority(definition, priority), queue, None)
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     return (
         _start_batch(actor, definition, batch, start_key, options, reason)

@@ -7,15 +7,14 @@ import functools
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import cast
+from datetime import datetime
 
-from django.contrib.auth.models import PermissionsMixin
 from django.db import InternalError, OperationalError, connection, transaction
 
-from runs import lifecycle, states
-from runs.errors import NotAllowed, NotFound, Stale, StateMismatch, Unavailable
+from runs import access, codec, lifecycle, states
+from runs.errors import Invalid, NotAllowed, NotFound, Stale, StateMismatch, Unavailable
 from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import Kind, OpStatus
@@ -43,13 +42,71 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Line:
+    """One thing that a verb keeps, repeats or cannot know; for an effect with what is recorded of it."""
+
+    name: str
+    at: datetime | None = None
+    """When it was done, or sent."""
+    key: uuid.UUID | None = None
+    """The provider's key."""
+    reference: str = ""
+    """What the provider calls it."""
+    why: str = ""
+    operation: uuid.UUID | None = None
+    visit: int | None = None
+    repeats: bool = False
+    """It has happened, or may have: a person must say of this one that it is to happen again."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
 class Consequence:
-    """What a verb would do to the run's effects, for the person who is about to press the button."""
+    """What a verb would do to the run's effects, for the person who is about to press the button.
+
+    The verb makes the same one under the run's lock, and does nothing if its digest is not the one that the person saw.
+    """
 
     sentence: str
-    kept: tuple[str, ...] = ()
-    again: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    kept: tuple[Line, ...] = ()
+    again: tuple[Line, ...] = ()
+    unknown: tuple[Line, ...] = ()
+    again_title: str = "Will run again"
+    unknown_title: str = "Unknown"
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the effects in each column, whatever the sentences around them say."""
+        columns = [
+            [[str(line.operation), str(line.key or ""), line.repeats] for line in column if line.operation]
+            for column in (self.kept, self.again, self.unknown)
+        ]
+        return codec.digest(columns)
+
+    @property
+    def to_confirm(self) -> tuple[Line, ...]:
+        """What would happen a second time, if it has happened: each wants a tick of its own."""
+        return tuple(line for line in (*self.again, *self.unknown) if line.repeats)
+
+
+def names(lines: Iterable[Line]) -> tuple[str, ...]:
+    """The names alone, for sentences and events."""
+    return tuple(line.name for line in lines)
+
+
+def agree(plan: Consequence, seen: str | None, confirmed: Collection[uuid.UUID] = ()) -> None:
+    """Let a verb go on only if its plan is the one that the person saw, and each repetition in it was agreed to.
+
+    Raises Stale, and Invalid naming what is not confirmed. `seen` is None for a caller without a page.
+    """
+    if seen is not None and seen != plan.digest:
+        raise Stale("what it would keep and repeat has changed since the page was loaded")
+    missing = [line for line in plan.to_confirm if line.operation not in confirmed]
+    if missing:
+        what = ", ".join(names(missing))
+        raise Invalid(f"this would repeat {what}: confirm each of them, or choose otherwise")
 
 
 def verb[**P, R](function: Callable[P, R]) -> Callable[P, R]:
@@ -79,19 +136,22 @@ def verb[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return in_transaction
 
 
-def permit(actor: Actor, permission: str, *, system: bool = False) -> None:
-    """Raise NotAllowed unless the actor's user is active and has the permission.
+def permit(actor: Actor, permission: str, *, run: Run | None = None, system: bool = False) -> None:
+    """Raise NotAllowed unless the actor's user is active and has the permission on this run; without a run: for everything.
 
-    An actor without a user (command line, webhook, clock) passes only where the verb says `system`.
+    Ask with the run once its lock is held: what it is about decides. An actor without a user (command line, webhook, clock)
+    passes only where the verb says `system`.
     """
     if actor.user is None:
         if system:
             return
         raise NotAllowed(f"{actor.name} is no person; only a person may do this")
-    user = cast(PermissionsMixin, actor.user)
-    if not actor.user.is_active or not user.has_perm(permission):
-        what = permission.rpartition(".")[2].replace("_", " ")
-        raise NotAllowed(f"{actor.name} does not have the permission “{what}”")
+    held = (
+        access.everywhere(actor.user, permission) if run is None else access.may(actor.user, permission, run)
+    )
+    if not held:
+        elsewhere = " here" if access.may(actor.user, permission) else ""
+        raise NotAllowed(f"{actor.name} does not have the permission “{access.words(permission)}”{elsewhere}")
 
 
 def lock(run_id: uuid.UUID) -> Run:
@@ -121,14 +181,53 @@ def label(run: Run) -> str:
     return states.Status(run.status).label.lower()
 
 
-def done_effects(run: Run) -> tuple[str, ...]:
-    """Names of the effects that have happened, oldest first: no verb repeats them."""
-    done = Operation.objects.filter(run_id=run.pk, kind=Kind.EFFECT, status=OpStatus.DONE).order_by(
-        "finished_at"
+#: What a line tells of an effect; payloads are not read.
+OF_AN_EFFECT = (
+    "id",
+    "run_id",
+    "kind",
+    "name",
+    "status",
+    "step_seq",
+    "finished_at",
+    "intent_at",
+    "provider_key",
+    "provider_ref",
+    "compensate_with",
+    "compensates",
+    "error",
+)
+
+
+def line_of(operation: Operation, *, why: str = "", repeats: bool = False) -> Line:
+    """An operation as a line of a preview."""
+    return Line(
+        operation.name,
+        at=operation.finished_at or operation.intent_at,
+        key=operation.provider_key,
+        reference=operation.provider_ref,
+        why=why,
+        operation=operation.pk,
+        visit=operation.step_seq,
+        repeats=repeats,
     )
-    return tuple(done.values_list("name", flat=True))
 
 
-def unknown_effects(run: Run) -> tuple[str, ...]:
-    """Names of the effects whose outcome nobody has recorded."""
-    return tuple(operation.name for operation in lifecycle.pending_effects(run))
+def done_effects(run: Run) -> tuple[Line, ...]:
+    """The effects that have happened, oldest first: no verb repeats them unasked. Index operation_effects."""
+    done = Operation.objects.filter(run_id=run.pk, kind=Kind.EFFECT, status=OpStatus.DONE).order_by(
+        "finished_at", "id"
+    )
+    return tuple(line_of(one) for one in done.only(*OF_AN_EFFECT))
+
+
+def unknown_effects(run: Run) -> tuple[Line, ...]:
+    """The effects whose outcome nobody has recorded."""
+    return tuple(
+        line_of(one, why=f"sent, and no answer is recorded{_sender(one)}")
+        for one in lifecycle.pending_effects(run)
+    )
+
+
+def _sender(operation: Operation) -> str:
+    return "; its call has ended" if operation.call_ended_at else "; its call may still be under way"

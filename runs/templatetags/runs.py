@@ -3,9 +3,11 @@
 from typing import Any
 
 from django import template
+from django.template import Context
 
 from agentops.console.jsonview import Folded
-from runs import blobs, codec, history, timeline
+from runs import access, blobs, codec, history, limit_page, timeline
+from runs.models import Run
 from runs.selectors import COUNT_LIMIT
 
 register = template.Library()
@@ -39,3 +41,15 @@ def up_to(number: int) -> str:
 def counted(number: int) -> str:
     """A number as people read it: "5,000"."""
     return f"{number:,}"
+
+
+@register.inclusion_tag("runs/limits_acting_list.html", takes_context=True)
+def temporary_limits(context: Context, run: Run) -> dict[str, Any]:
+    """Banners of limits that act on this run for a while. One query."""
+    user = context["request"].user
+    found = limit_page.acting(limit_page.read_for(context["request"]), run)
+    return {
+        "found": found if found and access.may(user, "runs.view_policy") else [],
+        "may_change": bool(found) and access.may(user, "runs.change_limits", Run(workflow=run.workflow)),
+        "now": context.get("now"),
+    }

@@ -9,28 +9,31 @@ from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
+from django.utils.http import content_disposition_header
+from django.views.decorators.http import require_http_methods, require_safe
 
-from runs import clock, selectors, services
+from agentops.console import hostile
+from runs import access, clock, reasons, services
 from runs.errors import Invalid, StateMismatch
 from runs.forms import GoneForm, HappenedForm, NotHappenedForm, SchemaForm, VerbForm, with_seen
-from runs.models import Operation, Worker
+from runs.models import Evidence, Operation, Worker
 from runs.models.operation import OpStatus
-from runs.services.doubt import tool_of
-from runs.services.verb import require
+from runs.services.doubt import answerable, tool_of
 from runs.views import page
 from runs.views.acting import actor
+from runs.views.verbs import found
 
 
 @require_http_methods(["GET", "POST"])
-@permission_required("runs.resolve_doubt", raise_exception=True)
+@access.required("runs.resolve_doubt")
 def answer(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) -> HttpResponse:
     """Say whether an effect in doubt happened; the form's button says which answer it is."""
+    found(request, run_id, "runs.resolve_doubt")
     operation = _operation(run_id, operation_id)
     if request.method == "GET":
         return _sheet(request, operation)
     happened = request.POST.get("answer") == "yes"
-    forms = _Forms(operation, request.POST, happened=happened)
+    forms = _Forms(operation, request.POST, happened=happened, files=request.FILES)
     arguments = forms.arguments()
     if arguments is None:
         return _sheet(request, operation, forms=forms, status=422)
@@ -50,11 +53,35 @@ def _operation(run_id: uuid.UUID, operation_id: uuid.UUID) -> Operation:
     return get_object_or_404(Operation.objects.select_related("run"), pk=operation_id, run_id=run_id)
 
 
+@require_safe
+@access.required("runs.view_run", "runs.view_payload")
+def evidence(
+    request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID, evidence_id: uuid.UUID
+) -> HttpResponse:
+    """A file that came with an answer, to be saved: whatever it holds, no browser shows it as part of this site."""
+    found(request, run_id, "runs.view_payload")
+    one = get_object_or_404(Evidence, pk=evidence_id, run_id=run_id, operation_id=operation_id)
+    return HttpResponse(
+        bytes(one.body),
+        content_type="application/octet-stream",
+        headers={
+            "Content-Disposition": content_disposition_header(True, hostile.plain(one.name)),
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
 class _Forms:
     """The forms of the two answers for one operation; the one that was sent is bound to `data`."""
 
     def __init__(
-        self, operation: Operation, data: Any = None, *, happened: bool = True, typed: Any = None
+        self,
+        operation: Operation,
+        data: Any = None,
+        *,
+        happened: bool = True,
+        typed: Any = None,
+        files: Any = None,
     ) -> None:
         tool = tool_of(operation)
         self.by_reference = tool is not None and tool.from_reference is not None
@@ -62,13 +89,17 @@ class _Forms:
         initial = with_seen(operation.run, **given)
         yes = data if happened else None
         self.happened = HappenedForm(
-            yes, initial=initial, auto_id="yes_%s", reference_is_enough=self.by_reference
+            yes,
+            files if happened else None,
+            initial=initial,
+            auto_id="yes_%s",
+            reference_is_enough=self.by_reference,
         )
         schema: Mapping[str, Any] = tool.returns.json_schema() if tool else {}
         read: Callable[[Any], Any] = tool.returns.validate_python if tool else lambda value: value
         self.result = SchemaForm(schema, read, yes, label="Result", prefix="result", auto_id="yes_%s")
         no = data if not happened else None
-        self.not_happened = NotHappenedForm(no, initial=initial, auto_id="no_%s")
+        self.not_happened = NotHappenedForm(no, None if happened else files, initial=initial, auto_id="no_%s")
         self.form: VerbForm = self.happened if happened else self.not_happened
 
     def arguments(self) -> dict[str, Any] | None:
@@ -93,7 +124,7 @@ def _sheet(
     """The page that asks; without forms where there is nothing (more) to answer."""
     run, why_not = operation.run, ""
     try:
-        require(run, "resolve_doubt")
+        answerable(run)
     except StateMismatch as error:
         why_not = str(error)
     if not why_not and operation.status != OpStatus.PENDING:
@@ -106,7 +137,7 @@ def _sheet(
         request,
         "runs/answer.html",
         {
-            **page.head(request, run, selectors.why(run)),
+            **page.head(request, run, reasons.why(run)),
             "operation": operation,
             "forms": forms or _Forms(operation, typed=typed),
             "consequence": None if why_not else services.preview_answer_doubt(operation),
@@ -114,7 +145,7 @@ def _sheet(
             "proof": proof,
             "unreaped": worker,
             "refusal": refusal,
-            "may_see_payloads": request.user.has_perm("runs.view_payload"),
+            "may_see_payloads": access.may_see_payloads(request.user, run),
             "action": request.path,
             "close": reverse("runs:run", args=[run.pk]),
             "now": clock.now(),

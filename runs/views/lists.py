@@ -13,12 +13,14 @@ from django.views.decorators.http import require_safe
 from agentops.console.filters import Choice, Filter, link
 from agentops.console.paging import page
 from agentops.console.polling import is_poll, unchanged
-from runs import registry, selectors
+from runs import access, bulk, limit_page, policies, reasons, registry, selectors
 from runs.models import Run
 from runs.states import Status
 
 #: A value of the filter that is no status: failed runs that no workflow asked to fail.
 DEAD = "dead_letter"
+#: What narrows the list, apart from a search.
+FILTERS = ("status", "reason", "workflow", "subject")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Line:
     """One run of the list and why it stands where it stands."""
 
     run: Run
-    why: selectors.Why
+    why: reasons.Why
 
 
 @require_safe
@@ -34,11 +36,11 @@ class Line:
 def runs(request: HttpRequest) -> HttpResponse:
     """Runs, newest first, by status, workflow and search; the region with them is polled."""
     query = _storable(request.GET)
-    counts = selectors.counts(workflow=query.get("workflow", ""))
-    needs = selectors.needs()
+    counts, needs = selectors.overview(workflow=query.get("workflow", ""))
     listed = page(_chosen(query), query)
-    reasons = selectors.reasons(listed.rows)
-    lines = [Line(run, reasons[run.pk]) for run in listed.rows]
+    overrides = policies.load()
+    told = reasons.of_all(listed.rows, overrides=overrides)
+    lines = [Line(run, told[run.pk]) for run in listed.rows]
     tag = _tag(counts, needs, lines)
     context: dict[str, Any] = {
         "lines": lines,
@@ -47,13 +49,17 @@ def runs(request: HttpRequest) -> HttpResponse:
         "count_limit": selectors.COUNT_LIMIT,
         "chips": _chips(query, counts, needs),
         "search": query.get("q", ""),
-        "hidden": [(name, query[name]) for name in ("status", "workflow", "subject") if query.get(name)],
-        "narrowed": any(query.get(name) for name in ("status", "workflow", "subject", "q")),
+        "hidden": [(name, query[name]) for name in FILTERS if query.get(name)],
+        "narrowed": any(query.get(name) for name in (*FILTERS, "q")),
         "without_search": link(query, q=None),
+        "bulk": bulk.address({name: str(query[name]) for name in query})
+        if access.may(request.user, "runs.bulk")
+        else "",
         # A search reads many rows: it is made when somebody asks for it, not every ten seconds.
         "polled": not query.get("q"),
         "now": timezone.now(),
         "ptag": tag,
+        "standing": lambda: limit_page.standing(request.user, overrides),
     }
     template = "runs/list.html#runs" if is_poll(request) else "runs/list.html"
     response = unchanged(request, tag) or render(request, template, context)
@@ -70,8 +76,10 @@ def _chosen(query: QueryDict) -> Any:
     status, workflow = query.get("status", ""), query.get("workflow", "")
     narrowing = {"subject": query.get("subject", ""), "search": query.get("q", "").strip()}
     if status == DEAD:
-        return selectors.dead_letters(workflow=workflow, **narrowing)
-    return selectors.runs(status=status if status in Status else "", workflow=workflow, **narrowing)
+        found = selectors.dead_letters(workflow=workflow, **narrowing)
+    else:
+        found = selectors.runs(status=status if status in Status else "", workflow=workflow, **narrowing)
+    return reasons.filter_by(found, reason) if (reason := query.get("reason", "")) else found
 
 
 def _chips(query: QueryDict, counts: dict[str, int], needs: selectors.Needs) -> list[Filter]:
@@ -80,8 +88,10 @@ def _chips(query: QueryDict, counts: dict[str, int], needs: selectors.Needs) -> 
     after_failed = [choice.value for choice in statuses].index(Status.FAILED) + 1
     statuses.insert(after_failed, Choice(DEAD, "Dead letter", dead))
     workflows = [Choice(workflow.name, workflow.name) for workflow in registry.workflows()]
+    why = [Choice(value, label) for value, label in reasons.Reason.choices]
     chips = [
         Filter("status", "Status", statuses, query.get("status", "")),
+        Filter("reason", "Waiting because", why, query.get("reason", "")),
         Filter("workflow", "Workflow", workflows, query.get("workflow", "")),
     ]
     if subject := query.get("subject", ""):

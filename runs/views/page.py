@@ -17,11 +17,23 @@ from django.views.decorators.http import require_safe
 
 from agentops.console.polling import is_poll, unchanged
 from agentops.console.waterfall import waterfall
-from runs import blobs, clock, codec, history, offspring, selectors, timeline, waits
-from runs.models import Attempt, LogLine, Message, Operation, Run, Signal
+from runs import (
+    access,
+    blobs,
+    clock,
+    codec,
+    history,
+    limit_page,
+    offspring,
+    reasons,
+    selectors,
+    timeline,
+    waits,
+)
+from runs.models import Attempt, Evidence, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import WAIT_KINDS
 from runs.sentences import headline
-from runs.states import AttentionKind, Status
+from runs.states import AttentionKind, Status, sources_of
 
 PARTS = {
     "messages": "Messages",
@@ -57,6 +69,7 @@ def context(request: HttpRequest, run_id: uuid.UUID, version: selectors.Version)
     if part not in PARTS:
         part = "messages" if version.messages else "events"
     found = selectors.detail(run_id, part=part, before=before)
+    limit_page.keep_for(request, found.overrides)
     seen = request.user.has_perm("runs.view_payload")
     kin = _children(request, run_id, version)
     polled = not found.run.is_terminal and before is None
@@ -94,7 +107,7 @@ def _children(
 
 
 def head(
-    request: HttpRequest, run: Run, why: selectors.Why, operations: Sequence[Operation] = ()
+    request: HttpRequest, run: Run, why: reasons.Why, operations: Sequence[Operation] = ()
 ) -> dict[str, Any]:
     """What every page of a run begins with."""
     return {
@@ -127,14 +140,28 @@ def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operati
         first = next((one for one in operations if timeline.in_doubt(run, one)), None)
         answer = reverse("runs:answer_doubt", args=[run.pk, first.pk]) if first else "#operations"
         links.append(Link(answer, "Resolve in doubt", primary=True))
-    if run.status == Status.FAILED and user.has_perm("runs.retry_run"):
+    if run.status == Status.FAILED and access.may(user, "runs.retry_run", run):
         links.append(Link(url("retry"), "Retry", primary=True))
+    if run.status == Status.RETRYING and access.may(user, "runs.retry_run", run):
+        links.append(Link(url("retry"), "Retry now", primary=True))
     if not (run.is_terminal or doubtful) and user.has_perm("runs.force_resume_run"):
         links.append(Link(url("force_resume"), "Force resume", primary=run.status == Status.ATTENTION))
     if not run.is_terminal and user.has_perm("runs.signal_run"):
         links.append(Link(url("signal"), "Send a signal"))
+    still = run.status in sources_of("edit_state") and not (doubtful or run.compensating)
+    if still and access.may(user, "runs.skip_step", run):
+        links.append(Link(url("skip"), "Skip the step"))
+    if still and access.may(user, "runs.edit_state", run) and access.may_see_payloads(user, run):
+        links.append(Link(url("edit_state"), "Edit the state"))
+    if (run.is_terminal or (still and run.status == Status.ATTENTION)) and access.may(
+        user, "runs.fork_run", run
+    ):
+        links.append(Link(url("fork"), "Fork"))
     if not (run.is_terminal or run.cancel_requested_at) and user.has_perm("runs.cancel_run"):
         links.append(Link(url("cancel"), "Cancel", danger=True))
+    # Where a cancel does not end it. Before that the page of the cancel is the way.
+    if not run.is_terminal and run.cancel_requested_at and access.may(user, "runs.kill_run", run):
+        links.append(Link(url("kill"), "Kill", danger=True))
     return links
 
 
@@ -206,7 +233,7 @@ def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) ->
         request,
         "runs/attempt.html",
         {
-            **head(request, run, selectors.why(run)),
+            **head(request, run, reasons.why(run)),
             "attempt": one,
             **(_states(one) if seen else {}),
             "logs": logs[: selectors.ROWS],
@@ -245,9 +272,12 @@ def operation(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) 
         request,
         "runs/operation.html",
         {
-            **head(request, one.run, selectors.why(one.run)),
+            **head(request, one.run, reasons.why(one.run)),
             "operation": one,
             "line": _line(one.run, one),
+            "evidence": Evidence.objects.filter(run_id=run_id, operation_id=operation_id)
+            .defer("body")
+            .order_by("id"),
             "may_see_payloads": request.user.has_perm("runs.view_payload"),
             "now": clock.now(),
         },

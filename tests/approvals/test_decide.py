@@ -30,7 +30,12 @@ policies.policy("above_ten", when=lambda arguments: arguments["amount"] > 10)
 policies.policy(
     "escalates", time_limit=timedelta(hours=1), escalate_to=["support"], escalate_for=timedelta(hours=2)
 )
-policies.policy("silence_means_yes", time_limit=timedelta(hours=1), on_expiry="approve")
+policies.policy(
+    "silence_means_yes",
+    time_limit=timedelta(hours=1),
+    on_expiry="approve",
+    sentence="Small, and undone at will.",
+)
 policies.policy("fails", time_limit=timedelta(hours=1), on_expiry="fail")
 
 STATE = Approval.State

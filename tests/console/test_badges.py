@@ -63,7 +63,7 @@ def test_only_what_waits_for_the_reader_is_painted_solid() -> None:
         for kind, table in BADGES.items()
         for value, look in table.items()
         if look.tone == "is-att"
-    } == {"run attention", "operation in_doubt"}
+    } == {"run attention", "operation in_doubt", "bulk review"}
 
 
 def test_an_unknown_status_is_a_mistake_and_not_a_blank() -> None:

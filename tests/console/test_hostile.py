@@ -15,7 +15,7 @@ from agentops.console.hostile import isolated, plain, visible
 from agentops.console.waterfall import Lane, waterfall
 from agentops.look import samples
 from agentops.templatetags import console
-from runs.services.verb import Consequence
+from runs.services.verb import Consequence, Line
 
 NOW = datetime(2026, 11, 29, 15, 46, tzinfo=UTC)
 DECEIVING = re.compile(
@@ -93,7 +93,7 @@ def _part(source: str, **context: object) -> str:
 def _parts(text: str) -> dict[str, str]:
     """Every part that takes text from outside, with `text` in all of its places."""
     preview = {
-        "consequence": Consequence(text, (text,), (text,), (text,)),
+        "consequence": Consequence(text, (Line(text),), (Line(text),), (Line(text),)),
         "title": text,
         "note": text,
         "verb": text,

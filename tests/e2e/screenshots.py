@@ -2,9 +2,10 @@
 
     uv run python -m tests.e2e.screenshots --url http://127.0.0.1:8000 --user mara --password … [--only look,inbox]
 
-The pages are those of a running console (`manage.py demo`, for instance): what its navigation links to, the first run,
-the first approval, and with AGENTOPS_DEBUG the parts. Anything the browser complains about (a script error, something
-that the Content-Security-Policy refused, horizontal scrolling) is printed, and the command then exits 1.
+The pages are those of a running console (`manage.py demo`, for instance): what its navigation links to, the first thing on
+each of these pages, runs in several states with the pages of their verbs, and with AGENTOPS_DEBUG the parts. Anything the
+browser complains about (a script error, something that the Content-Security-Policy refused, horizontal scrolling) is
+printed, and the command then exits 1.
 """
 
 import argparse
@@ -20,6 +21,23 @@ from tests.e2e.browser import LAUNCH
 FOLDER = Path(__file__).resolve().parents[2] / "screenshots"
 WIDTHS = {"1280": (1280, 900), "390": (390, 844)}
 THEMES = ("light", "dark")
+#: Name of a picture: the page of the navigation that leads there, and its link.
+FIRSTS = {
+    "approval": ("inbox", "main a.item"),
+    "run": ("runs", "main .runs .subject a"),
+    "failure": ("failures", "main th[scope=row] a"),
+    "bulk": ("bulks", "main th[scope=row] a, main .name a"),
+    "limit": ("limits", "main th[scope=row] a"),
+    "policy": ("policies", "main th[scope=row] a"),
+    "drain": ("workers", "main .act a"),
+    "start-workflow": ("runs", "main .page-head a.primary"),
+}
+#: Runs whose page and verbs are pictured, and where the first of them stands.
+OF_RUNS = {
+    "failed": "/runs/?status=failed",
+    "attention": "/runs/?status=attention",
+    "waiting": "/runs/?status=waiting",
+}
 FIXED = {
     "parts": "/look/",
     "password": "/password/",
@@ -102,19 +120,30 @@ def _sign_in(page: Page, url: str, user: str, password: str) -> None:
 
 
 def _linked(page: Page, url: str) -> Iterator[tuple[str, str]]:
-    """Yield name and path of what the navigation links to, and of the first run and the first approval."""
+    """Yield name and path of what the navigation links to, of the first thing on each, and of runs with their verbs."""
     links = {
         link.inner_text().strip().split("\n")[0].lower(): link.get_attribute("href") or "/"
         for link in page.locator(".app > .nav a.nav-link[href]").all()
         if link.is_visible()
     }
     yield from links.items()
-    for name, selector in {"inbox": "main a.item", "runs": "main .runs .subject a"}.items():
-        if name in links:
-            page.goto(urljoin(url, links[name]))
+    for name, (listed, selector) in FIRSTS.items():
+        if listed in links:
+            page.goto(urljoin(url, links[listed]))
             first = page.locator(selector).first
             if first.count():
-                yield {"inbox": "approval", "runs": "run"}[name], first.get_attribute("href") or "/"
+                yield name, first.get_attribute("href") or "/"
+    for kind, path in OF_RUNS.items():
+        page.goto(urljoin(url, path))
+        first = page.locator("main .runs .subject a").first
+        if not first.count():
+            continue
+        run = first.get_attribute("href") or "/"
+        yield f"run-{kind}", run
+        page.goto(urljoin(url, run))
+        for verb in page.locator("main .run-head .btns a[href]").all():
+            path = verb.get_attribute("href") or "/"
+            yield f"run-{kind}-{path.strip('/').rpartition('/')[2]}", path
 
 
 def _take(page: Page, url: str, name: str, path: str, width: str, theme: str, complaints: list[str]) -> None:

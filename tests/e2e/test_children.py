@@ -30,7 +30,9 @@ def test_from_a_parent_to_the_child_that_failed_and_back(
     run, made = family
     signed_in.set_viewport_size({"width": width, "height": 900})
     signed_in.goto(f"{live_server.url}/runs/{run.pk}/")
-    expect(signed_in.get_by_text("Waiting for 27 of 30 child runs of f_child.")).to_be_visible()
+    expect(
+        signed_in.get_by_text("Waiting because 27 of 30 child runs of f_child have not ended.")
+    ).to_be_visible()
     assert violations(signed_in) == []
     signed_in.get_by_role("link", name="Completed 2").click()
     expect(signed_in.get_by_role("table", name="Child runs of this run").locator("tbody tr")).to_have_count(2)

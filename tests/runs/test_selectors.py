@@ -1,14 +1,12 @@
 """What pages read about runs."""
 
 import uuid
-from datetime import timedelta
 
 import pytest
 
 from runs import clock, selectors, services
 from runs.models import Attempt, Event, Run
-from runs.models.operation import Kind, OpStatus
-from runs.states import TERMINAL, AttentionKind, FailureKind, Hold, Outcome, Status
+from runs.states import FailureKind, Outcome, Status
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -145,101 +143,6 @@ def test_what_needs_people_is_counted(django_assert_num_queries):
     assert needs == selectors.Needs(attention=1, dead_letters=1, approvals=1)
 
 
-# --- why -----------------------------------------------------------------------------------------------------------------
-
-
-def test_every_unfinished_run_says_why_it_is_not_moving_and_a_finished_one_says_nothing():
-    for status in Status:
-        told = selectors.why_not_moving(factories.run(status))
-        assert bool(told) == (status not in TERMINAL), status
-
-
-def test_a_due_run_says_whether_anybody_is_there_to_take_it():
-    run = factories.run()
-    assert "no live worker looks at queue default" in selectors.why_not_moving(run)
-    factories.worker(beats=False)
-    assert "no live worker" in selectors.why_not_moving(run)
-    factories.worker()
-    assert "waiting for a free worker" in selectors.why_not_moving(run)
-
-
-def test_a_run_that_is_due_later_says_when():
-    at = clock.now() + timedelta(hours=1)
-    why = selectors.why(factories.run(wake_at=at, sort_at=at))
-    assert why.next_at == at
-    assert f"next look at {at:%Y-%m-%d %H:%M:%S} UTC" in str(why)
-
-
-def test_a_parked_run_says_who_paused_its_workflow_and_why():
-    services.pause_workflow(factories.admin("ada"), "parcel", reason="provider is down")
-    told = selectors.why_not_moving(factories.run(held_by=Hold.PAUSED))
-    assert told == "workflow parcel is paused by ada (provider is down); it goes on when somebody resumes it"
-    told = selectors.why_not_moving(factories.run(held_by=Hold.NO_CAPABLE_WORKER))
-    assert "no live worker can execute step pack of parcel version 1" in told
-
-
-def test_a_waiting_run_names_what_it_waits_for():
-    run = factories.run(Status.WAITING)
-    factories.signal_wait(run, correlation="tx-1")
-    factories.operation(run, Kind.TIMER, OpStatus.OPEN, name="")
-    assert selectors.why_not_moving(run) == "waiting for the signal paid for tx-1 and for its timer"
-
-
-def test_an_approval_is_named_with_its_limit():
-    approval = factories.approval()
-    approval.run.refresh_from_db()
-    why = selectors.why(approval.run)
-    assert why.sentence == "waiting for approval of book_courier"
-    assert why.next_at == approval.expires_at
-
-
-def test_a_retrying_run_says_how_often_it_failed_of_how_many_and_with_what():
-    run = factories.run(Status.RETRYING, failures=2)
-    attempt(run, 1, "first")
-    attempt(run, 2, "503 from the provider\nwith more")
-    assert selectors.why_not_moving(run).startswith(
-        "step pack failed 2 of 5 times (503 from the provider with more) and is tried again; next look at "
-    )
-    services.set_limits(factories.admin(), "step", "parcel/pack", max_attempts=9)
-    assert "2 of 9 times" in selectors.why_not_moving(run)
-
-
-def test_a_run_in_the_back_off_of_a_tool_names_the_tool():
-    run = factories.run(Status.RETRYING, failures=0)
-    factories.operation(run, Kind.EFFECT, OpStatus.RETRY, tries=2, error="429")
-    assert selectors.why_not_moving(run).startswith(
-        "book_courier failed 2 of 5 times (429) and is tried again"
-    )
-
-
-def test_a_running_run_says_who_has_it_and_until_when():
-    run = factories.run(Status.RUNNING)
-    assert "executes step pack, attempt 1; next look at" in selectors.why_not_moving(run)
-    run.cancel_requested_at, run.cancel_requested_by = clock.now(), "sam"
-    assert "cancelled by sam" in selectors.why_not_moving(run)
-    orphan = factories.run(Status.RUNNING, worker_id=factories.worker(reaped=True).pk)
-    assert "has ended" in selectors.why_not_moving(orphan)
-
-
-@pytest.mark.parametrize("kind", list(AttentionKind))
-def test_attention_says_what_is_asked_of_a_person(kind):
-    told = selectors.why_not_moving(factories.run(Status.ATTENTION, attention_kind=kind))
-    assert "somebody has to" in told
-
-
-def test_the_reasons_of_many_runs_take_a_fixed_number_of_queries(django_assert_max_num_queries):
-    for _ in range(3):
-        for status in Status:
-            run = factories.run(status)
-            if status == Status.WAITING:
-                factories.signal_wait(run)
-                factories.approval(run)
-    everything = list(selectors.runs())
-    with django_assert_max_num_queries(6):
-        told = selectors.reasons(everything)
-    assert len(told) == len(everything)
-
-
 def test_limits_show_the_code_and_what_holds_now():
     services.set_limits(factories.admin(), "workflow", "parcel", timeout_s=7)
     services.set_limits(factories.admin("ada"), "step", "parcel/pack", max_attempts=8)
@@ -255,10 +158,3 @@ def test_the_history_of_a_run_is_told_newest_first():
     services.cancel(factories.support(), run.pk)
     assert [e.seq for e in selectors.detail(run.pk, part="events").record] == [3, 2, 1]
     assert Event.objects.filter(run_id=run.pk).count() == 3
-
-
-def test_a_cancelled_run_that_is_due_is_not_said_to_have_no_worker():
-    run = factories.run(Status.CANCELLING, wake_at=clock.now() - timedelta(seconds=1))
-    assert "no live worker" in str(selectors.why(run))
-    factories.worker(queues=[run.queue])
-    assert str(selectors.why(run)).startswith("due; waiting for a free worker")

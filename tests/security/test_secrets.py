@@ -115,7 +115,7 @@ def test_an_error_page_tells_nothing_of_what_went_wrong(
     def broken(*args: object, **more: object) -> None:
         raise RuntimeError(f"the key is {KEY}")
 
-    monkeypatch.setattr("runs.selectors.needs", broken)
+    monkeypatch.setattr("runs.selectors.overview", broken)
     console.raise_request_exception = False
     response = console.get("/runs/")
     assert response.status_code == 500

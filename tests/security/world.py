@@ -11,9 +11,25 @@ from django.db import connection
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-from approvals.models import Approval
-from runs import clock, codec
-from runs.models import Attempt, LogLine, Message, Operation, Policy, Run, Signal, Worker
+from agentops.models import SavedView
+from approvals.models import Approval, Request
+from runs import clock, codec, failures
+from runs.models import (
+    Attempt,
+    AuditEvent,
+    Bulk,
+    BulkItem,
+    Evidence,
+    FailureGroup,
+    LogLine,
+    Message,
+    Operation,
+    Policy,
+    Run,
+    Signal,
+    Worker,
+)
+from runs.models.failure import target_of
 from runs.models.operation import Kind, OpStatus
 from runs.states import Status
 from tests import factories
@@ -60,6 +76,9 @@ class World:
     worker: Worker
     failed: Run
     waiting: Run
+    request: Request
+    bulk: Bulk
+    view: SavedView
 
     def url(self, name: str, **changes: Any) -> str:
         """The address of a page as it is for this world."""
@@ -67,7 +86,10 @@ class World:
             "run_id": self.run.pk,
             "operation_id": self.effect.pk,
             "approval_id": self.approval.pk,
+            "kind": "doubt",
+            "item_id": self.doubt.run_id,
             "worker_id": self.worker.pk,
+            "request_id": self.request.pk,
             "part": "messages",
             "row_id": self.message.pk,
             "visit": 1,
@@ -77,13 +99,32 @@ class World:
             "source": "shop",
             "scope": "workflow",
             "name": "parcel",
+            "limit": "max_attempts",
+            "change": AuditEvent.objects.filter(kind="limits_changed").values_list("pk", flat=True).last(),
             "status": 404,
+            "fingerprint": Run.objects.values_list("fingerprint", flat=True).get(pk=self.run.pk),
+            "bulk_id": self.bulk.pk,
+            "view_id": self.view.pk,
+            "evidence_id": Evidence.objects.filter(operation_id=self.effect.pk)
+            .values_list("pk", flat=True)
+            .get(),
         }
-        of_state = {
+        of_state: dict[str, dict[str, Any]] = {
+            "policies:revert": {"scope": "tool", "name": "book_courier", "revision": 1},
+            **{
+                f"policies:{page}": {"scope": "tool", "name": "book_courier"}
+                for page in ("policy", "edit", "tried", "clear", "reapply")
+            },
+            "runs:change_failure": {"what": "acknowledge"},
+            "runs:ask_worker": {"what": "drain"},
             "runs:retry": {"run_id": self.failed.pk},
             "runs:cancel": {"run_id": self.waiting.pk},
             "runs:force_resume": {"run_id": self.waiting.pk},
             "runs:signal": {"run_id": self.waiting.pk},
+            "runs:fork": {"run_id": self.failed.pk},
+            "runs:skip": {"run_id": self.failed.pk},
+            "runs:edit_state": {"run_id": self.failed.pk},
+            "runs:kill": {"run_id": self.waiting.pk},
             "runs:answer_doubt": {"run_id": self.doubt.run_id, "operation_id": self.doubt.pk},
         }
         arguments |= of_state.get(name, {}) | changes
@@ -119,9 +160,89 @@ def world(text: str = "plain", payload: str | None = None) -> World:
     Policy.objects.create(
         scope="workflow", name="parcel", paused=True, pause_reason=text, changed_by=text, max_attempts=3
     )
+    AuditEvent.objects.create(
+        kind="limits_changed",
+        target="workflow parcel",
+        actor=text,
+        reason=text,
+        old={"max_attempts": None},
+        new={"max_attempts": 3},
+    )
     message = Message.objects.filter(run_id=run.pk).earliest("position")
     failed = factories.run(Status.FAILED)
-    return World(run, other, effect, message, doubt, approval, worker, failed, waiting)
+    _failures(run, text, value)
+    factories.approval_policy(changed_by=text)
+    asked = factories.request(
+        waiting,
+        title=text or "asked",
+        reason=text,
+        requester_name=text or "somebody",
+        facts={"subject": text},
+    )
+    factories.request_vote(asked, reason=text)
+    view = SavedView.objects.create(
+        user=factories.user(), page="runs:list", name=text or "view", query="status=failed"
+    )
+    return World(
+        run,
+        other,
+        effect,
+        message,
+        doubt,
+        approval,
+        worker,
+        failed,
+        waiting,
+        asked,
+        _bulk(text, failed),
+        view,
+    )
+
+
+def _bulk(text: str, of: Run) -> Bulk:
+    made = Bulk.objects.create(
+        name=text or "bulk",
+        reason=text or "because",
+        verb="retry",
+        filter={"step": text, "workflow": text},
+        status="ready",
+        said=text,
+        started_by_name=text,
+        acts_for_name=text,
+        chosen=True,
+        total=1,
+        to_look=1,
+        looked=1,
+    )
+    BulkItem.objects.create(bulk=made, place=1, run_id=of.pk, seen_version=of.event_seq, look=text, said=text)
+    return made
+
+
+def _failures(run: Run, text: str, value: Any) -> None:
+    """Groups for the failed runs, with what people say of them, and a good run that did the same with other values."""
+    failures.give_fingerprints()
+    run.refresh_from_db()
+    AuditEvent.objects.create(
+        kind="failure_note",
+        target=target_of(factories.fingerprint(run)),
+        actor=text,
+        reason=text,
+        old=None,
+        new=None,
+    )
+    FailureGroup.objects.filter(pk=factories.fingerprint(run)).update(changed_by=text, state="acknowledged")
+    good = factories.run(Status.COMPLETED, subject=text)
+    Attempt.objects.create(
+        run_id=good.pk,
+        step_seq=1,
+        attempt_no=1,
+        epoch=1,
+        step=text,
+        outcome="succeeded",
+        started_at=clock.now(),
+        ended_at=clock.now(),
+    )
+    factories.operation(good, Kind.QUERY, name=text, request=value, result=value)
 
 
 def _run(text: str, value: Any) -> Run:
@@ -170,7 +291,7 @@ def _belongings(run: Run, text: str, value: Any) -> Operation:
     )
     factories.operation(run, Kind.QUERY, name=text, position=text, result=value)
     factories.operation(run, Kind.MODEL, name=text, request=value, response=value, result=value)
-    return factories.operation(
+    effect = factories.operation(
         run,
         status=OpStatus.FAILED,
         name=text,
@@ -185,6 +306,8 @@ def _belongings(run: Run, text: str, value: Any) -> Operation:
         correlation=text,
         compensate_with=text,
     )
+    factories.evidence(effect, name=text, actor=text, body=text.encode() or b"-")
+    return effect
 
 
 def dump() -> str:

@@ -153,6 +153,8 @@ def _pages(long: uuid.UUID) -> dict[str, tuple[str, dict[str, str]]]:
         "run newest": f"/runs/{long}/",
         "run earlier": f"/runs/{long}/?before=3500.1",
         "run attempt": f"/runs/{long}/attempts/3500/1/" if _has_attempt(long) else f"/runs/{long}/",
+        "list reason": "/runs/?reason=signal",
+        "other overview": "/",
         "other limits": "/limits/",
         "other workers": "/workers/",
         "other inbox": "/approvals/",

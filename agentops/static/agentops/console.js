@@ -200,6 +200,61 @@
     }
   });
 
+  // ---- Keys of the inbox: a key is written beside the control that it stands for (data-key). ----
+  // A link is followed and a form of one button is sent; what decides is only gone to (data-goes), and Enter presses it. Where
+  // words are needed (data-writes), the key goes to the field, and Enter there presses the button that the key belongs to.
+  let writing = null;
+  function writes(button) {
+    writing = button && { field: button.dataset.writes, key: button.dataset.key };
+    if (writing) root.dataset.writing = writing.key;
+    else delete root.dataset.writing;
+  }
+  const shown = (key) => [...document.querySelectorAll(`[data-key="${CSS.escape(key)}"]`)].find((one) => one.checkVisibility());
+
+  document.addEventListener("keydown", (event) => {
+    const { target, key } = event;
+    const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
+    if (target.closest?.("input, textarea, select, [contenteditable]")) {
+      if (key === "Escape") {
+        writes(null);
+        target.blur();
+      }
+      if (key === "Enter" && writing && target.id === writing.field) {
+        event.preventDefault();
+        const button = shown(writing.key);
+        writes(null);
+        button?.form?.requestSubmit(button);
+      }
+      return;
+    }
+    if (!plain || event.defaultPrevented || event.repeat || key.length !== 1) return;
+    const control = shown(key);
+    if (!control) return;
+    event.preventDefault();
+    if (control.dataset.writes) {
+      document.getElementById(control.dataset.writes)?.focus();
+      writes(control);
+    } else if (control.dataset.goes !== undefined) {
+      control.scrollIntoView({ block: "nearest" });
+      control.focus({ focusVisible: true });
+    } else {
+      control.click();
+      const menu = control.closest("details.menu[open]");
+      menu?.querySelector("button, a")?.focus();
+      if (control.hash && control.pathname === location.pathname) document.querySelector(control.hash)?.focus();
+    }
+  });
+  document.addEventListener("focusout", () => writes(null));
+
+  // ---- The title says how much waits, also while the list is renewed. ----
+  function countInTitle() {
+    const list = document.querySelector("[data-waiting]");
+    if (!list) return;
+    const rest = document.title.replace(/^\([\d,]+\+?\) /, "");
+    document.title = list.dataset.waiting ? `(${list.dataset.waiting}) ${rest}` : rest;
+  }
+  document.addEventListener("htmx:after:swap", countInTitle);
+
   // ---- A form is sent once: a second press while the first is on its way does nothing. ----
   document.addEventListener("submit", (event) => {
     const form = event.target;

@@ -39,7 +39,9 @@ class Command(BaseCommand):
         parser.add_argument("--tenant", default="")
         parser.add_argument("--queue", help="instead of the workflow's own")
         parser.add_argument(
-            "--priority", type=int, default=0, help="0 to 9; each point is a minute's head start"
+            "--priority",
+            type=int,
+            help="0 to 9; each point is a minute's head start (default: the workflow's)",
         )
         parser.add_argument("--workflow-version", type=int, metavar="N", help="instead of the newest")
         parser.add_argument("--reason", default="", help="goes into the run's history")

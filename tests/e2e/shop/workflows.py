@@ -1,6 +1,7 @@
 """Prints parcel labels on a printer that a test switches on: a file that is there, or not."""
 
 import os
+import time
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -34,4 +35,5 @@ def look_up(ctx: Context) -> Goto:
 def print_it(ctx: Context) -> Complete:
     if not Path(os.environ["LABEL_PRINTER"]).exists():
         raise ConnectionError("the label printer is offline")
+    time.sleep(float(os.environ.get("PRINTING_TAKES", "0")))
     return Complete({"printed for": ctx.state["address"]})

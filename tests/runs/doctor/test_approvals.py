@@ -1,5 +1,6 @@
 """Each check of the approvals sees exactly what it is for."""
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.runs.doctor.conftest import Look, execute, unguarded
 pytestmark = pytest.mark.django_db
 
 policy("doctor.two", votes=2, exclude_starter=True)
-policy("doctor.silence", on_expiry="approve")
+policy("doctor.silence", on_expiry="approve", sentence="Small, and undone at will.")
 
 SENT = {"order": "1042", "amount": Decimal("10.00")}
 
@@ -233,3 +234,30 @@ def test_an_effect_that_was_sent_with_other_arguments_is_found(look: Look):
 def test_an_effect_that_was_sent_without_a_yes_is_found(look: Look, approval):
     effect = sent(approval())
     assert str(effect.pk) in one(look(doctor.executed_not_as_approved))
+
+
+def test_a_person_whom_the_requirement_names_votes_without_a_group(look: Look):
+    olga = factories.user("olga")
+    approval = decided()
+    with unguarded():
+        execute(
+            "UPDATE approvals_approval SET requirement = requirement || %s::jsonb WHERE id = %s",
+            json.dumps({"groups": ["admins"], "users": [{"id": olga.pk, "name": "olga"}]}),
+            approval.pk,
+        )
+        execute("UPDATE approvals_vote SET voter_id = %s", olga.pk)
+    assert look(doctor.vote_outside_groups) == []
+
+
+def test_a_policy_that_asks_a_group_or_a_person_who_is_gone_is_found(look: Look):
+    olga = factories.user("olga")
+    rules = [
+        {"groups": ["operators"], "users": [{"id": olga.pk, "name": "olga"}], "escalate_to": ["support"]}
+    ]
+    factories.approval_policy(rules=rules)
+    assert look(doctor.policy_asks_nobody) == []
+    olga.is_active = False
+    olga.save()
+    assert one(look(doctor.policy_asks_nobody), "warning") == "tool book_courier: olga"
+    factories.approval_policy("workflow", "parcel", rules=[{"groups": ["gone"]}])
+    assert len(look(doctor.policy_asks_nobody)[0].sample) == 2

@@ -218,7 +218,7 @@ def test_names_from_outside_do_not_steer_the_terminal():
 
 
 def test_an_incomplete_schema_is_reported_instead_of_stumbled_over():
-    execute("DELETE FROM django_migrations WHERE app = 'approvals' AND name = '0003_groups'")
+    execute("DELETE FROM django_migrations WHERE app = 'approvals' AND name = '0009_alike'")
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE runs_message")
         cursor.execute("DROP FUNCTION agentops_event_head CASCADE")

@@ -8,7 +8,7 @@ from django.db import connection
 
 from runs import clock, doctor, families, lifecycle
 from runs.engine.execution import attempt_digest
-from runs.models import Attempt, Message, Policy, Run, Signal
+from runs.models import Attempt, AuditEvent, Message, Policy, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.services import retry
@@ -445,6 +445,49 @@ def test_a_chain_that_was_written_anew_does_not_fit_its_run(look: Look):
     with unguarded():
         execute("UPDATE runs_run SET event_head = %s WHERE id = %s", b"other", run.pk)
     assert str(run.pk) in one(look(doctor.chain_head))
+
+
+def administered(count: int = 3) -> list[AuditEvent]:
+    """So many lines of the history of administration, chained as at a commit."""
+    made = [
+        AuditEvent.objects.create(kind="limits", target="tool charge", actor="Ada", old={"n": 1.50}, new=None)
+        for _ in range(count)
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS chain IMMEDIATE")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("reason", "other"), ("actor", "Eve"), ("old", "null"), ("at", "2020-01-01T00:00:00Z")],
+)
+def test_a_changed_line_of_administration_breaks_its_chain(look: Look, column: str, value: str):
+    _, second, _ = administered()
+    assert look(doctor.audit_chain) == []
+    with unguarded():
+        execute(f"UPDATE runs_audit_event SET {column} = %s WHERE id = %s", value, second.pk)
+    assert one(look(doctor.audit_chain)) == f"audit link 2 of audit event {second.pk}"
+
+
+def test_a_removed_line_of_administration_is_found_and_so_is_one_put_in(look: Look):
+    first, *_ = administered()
+    with unguarded():
+        execute("DELETE FROM runs_audit_event WHERE id = %s", first.pk)
+        added = AuditEvent.objects.create(kind="limits", target="tool charge", actor="Eve")
+    (finding,) = look(doctor.audit_chain)
+    assert set(finding.sample) == {
+        f"audit link 1 of audit event {first.pk}",
+        f"audit event {added.pk}: in no link",
+    }
+
+
+def test_the_last_lines_of_administration_cannot_be_cut_off_unseen(look: Look):
+    *_, last = administered()
+    with unguarded():
+        execute("DELETE FROM runs_audit_event WHERE id = %s", last.pk)
+        execute("DELETE FROM runs_audit_link WHERE event_id = %s", last.pk)
+    assert one(look(doctor.audit_chain)) == "the head stands at 3, the last link is 2"
 
 
 def test_a_changed_attempt_does_not_fit_the_event_that_refers_to_it(look: Look):

@@ -11,7 +11,7 @@ from django.test import Client
 
 from approvals.models import Approval
 from approvals.services import edit
-from runs import clock, selectors
+from runs import clock, reasons
 from runs.engine import leases
 from runs.models import Attempt, Operation, Run, Worker
 from runs.services import cancel
@@ -187,7 +187,7 @@ def test_a_step_that_no_worker_knows_spends_no_attempt_and_goes_on_when_one_does
             )
             run = until(run, "queued", also=lambda r: r.held_by == Hold.NO_CAPABLE_WORKER)
             assert (run.attempt_no, outcomes(run)) == (0, [])
-            assert "worker" in selectors.why_not_moving(run)
+            assert "worker" in reasons.why_not_moving(run)
     finally:
         WORKFLOWS["f_young"] = known
     with running_worker():
@@ -245,10 +245,10 @@ def _completed_beside(first: Run) -> Run:
 
 def test_a_step_that_goes_on_past_its_limit_under_a_living_worker_is_flagged() -> None:
     run = factories.run(Status.RUNNING)
-    assert "overdue" not in selectors.why_not_moving(run)
+    assert "overdue" not in reasons.why_not_moving(run)
     Run.objects.filter(pk=run.pk).update(wake_at=clock.now() - timedelta(minutes=5))
     run.refresh_from_db()
-    assert "overdue: nobody has ended it at its limit" in selectors.why_not_moving(run)
+    assert "overdue: nobody has ended it at its limit" in reasons.why_not_moving(run)
 
 
 def test_a_step_that_blocks_for_ever_is_closed_and_its_slot_is_shown_as_lost(quick: None) -> None:

@@ -16,8 +16,8 @@ from tests.runs.limits_views.conftest import SignIn
 pytestmark = pytest.mark.django_db
 
 PAGE = reverse("runs:limit", args=["workflow", "parcel"])
-PAUSE = reverse("runs:pause", args=["parcel"])
-RESUME = reverse("runs:resume", args=["parcel"])
+PAUSE = reverse("runs:pause", args=["workflow", "parcel"])
+RESUME = reverse("runs:resume", args=["workflow", "parcel"])
 
 
 def send(client: Client, url: str, **changes: str) -> HttpResponse:
@@ -99,4 +99,4 @@ def test_a_pause_needs_a_reason(ada: Client) -> None:
 
 
 def test_an_unknown_workflow_is_404(ada: Client) -> None:
-    assert send(ada, reverse("runs:pause", args=["parcels"])).status_code == 404
+    assert send(ada, reverse("runs:pause", args=["workflow", "parcels"])).status_code == 404

@@ -113,7 +113,7 @@ def test_an_overdue_attempt_counts_as_timed_out_and_its_worker_lives_on():
 def test_an_overdue_attempt_with_an_effect_under_way_keeps_it_pending():
     run = factories.run(Status.RUNNING, wake_at=clock.now() - timedelta(seconds=1))
     pending = factories.operation(run, Kind.EFFECT, OpStatus.PENDING)
-    assert services.preview_force_resume(run).unknown == ("book_courier",)
+    assert [str(line) for line in services.preview_force_resume(run).unknown] == ["book_courier"]
     services.force_resume(factories.support(), run.pk)
     pending.refresh_from_db()
     assert pending.status == OpStatus.PENDING

@@ -46,7 +46,9 @@ def test_the_failed_operation_is_tried_again_under_the_next_generation_and_done_
         0,
         None,
     )
-    assert (preview.kept, preview.again) == (("book_courier",), ("book_courier",))
+    assert [line.operation for line in preview.kept] == [done.pk]
+    (again,) = preview.again
+    assert (again.operation, again.why) == (broken.pk, "it failed for certain: no; tried under a new key")
 
 
 def test_the_key_stays_while_an_earlier_send_could_land():
@@ -131,11 +133,28 @@ def test_a_run_whose_deadline_has_passed_needs_a_later_one():
     assert (run.status, run.deadline_at) == (Status.QUEUED, later)
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s != Status.FAILED])
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.FAILED, Status.RETRYING)])
 def test_only_a_failed_run_can_be_retried(status):
     run = factories.run(status)
     with pytest.raises(StateMismatch, match=status):
         services.retry(factories.support(), run.pk)
+
+
+def test_a_run_in_back_off_is_tried_now_and_keeps_its_counters():
+    run = factories.run(Status.RETRYING, failures=2)
+    services.retry(factories.support(), run.pk, reason="the provider is back")
+    run.refresh_from_db()
+    assert (run.status, run.failures) == (Status.RETRYING, 2)
+    assert run.wake_at is not None and run.wake_at <= clock.now()
+    assert Event.objects.get(run_id=run.pk, kind="retried").data["now"] is True
+
+
+def test_a_plan_that_has_changed_since_is_refused():
+    run = failed()
+    seen = services.preview_retry(run).digest
+    factories.operation(run, status=OpStatus.FAILED)
+    with pytest.raises(Stale, match="keep and repeat"):
+        services.retry(factories.support(), run.pk, seen_plan=seen)
 
 
 @pytest.mark.parametrize("who", [factories.operator, factories.stranger])

@@ -24,8 +24,8 @@ def test_the_page_says_what_stays_and_what_is_undone(support, waiting):
     factories.operation(waiting, name="book_courier", compensate_with="cancel_courier")
     html = support.get(url(waiting)).content.decode()
     assert "undone in reverse order" in html
-    assert html.index("Done, kept") < html.index("print_label") < html.index("Will run again")
-    assert html.index("Will run again") < html.index("book_courier") < html.index("Unknown")
+    assert html.index("Done, kept") < html.index("print_label") < html.index("Will be undone")
+    assert html.index("Will be undone") < html.index("book_courier") < html.index("Unknown")
 
 
 def test_it_works(support, waiting, form):

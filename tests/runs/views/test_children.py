@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from runs import offspring, selectors
+from runs import offspring, reasons, selectors
 from runs.models import Run
 from runs.models.operation import Kind, OpStatus
 from runs.states import Status
@@ -80,15 +80,15 @@ def test_the_page_of_a_child_leads_to_its_parent(operator: Client) -> None:
 
 def test_the_sentence_counts_the_children_that_are_waited_for(operator: Client) -> None:
     run, _, made = parked(10)
-    assert str(selectors.why(run)) == "waiting for 10 child runs of f_child"
+    assert str(reasons.why(run)) == "10 child runs of f_child have not ended"
     for one in made[:7]:
         silently_ended(one)
-    assert str(selectors.why(run)) == "waiting for 3 of 10 child runs of f_child"
-    assert "Waiting for 3 of 10 child runs of f_child." in page(operator, run)
+    assert str(reasons.why(run)) == "3 of 10 child runs of f_child have not ended"
+    assert "Waiting because 3 of 10 child runs of f_child have not ended." in page(operator, run)
     few, _, _ = parked(4, wanted=2)
-    assert str(selectors.why(few)) == "waiting for 4 child runs of f_child (2 are enough)"
+    assert str(reasons.why(few)) == "4 child runs of f_child have not ended (2 are enough)"
     one, _, _ = parked(1)
-    assert str(selectors.why(one)) == "waiting for a child run of f_child"
+    assert str(reasons.why(one)) == "a child run of f_child has not ended"
 
 
 def test_a_list_of_parents_takes_as_many_queries_however_many_they_are(
@@ -96,8 +96,8 @@ def test_a_list_of_parents_takes_as_many_queries_however_many_they_are(
 ) -> None:
     some = [parked(3)[0] for _ in range(4)]
     with django_assert_num_queries(3):
-        told = selectors.reasons(some)
-    assert {str(why) for why in told.values()} == {"waiting for 3 child runs of f_child"}
+        told = reasons.of_all(some)
+    assert {str(why) for why in told.values()} == {"3 child runs of f_child have not ended"}
 
 
 def test_the_page_of_a_parent_takes_at_most_twelve_queries(

@@ -11,7 +11,7 @@ from django.db import connection, connections
 from django.test import Client
 from django.urls import reverse
 
-from runs import clock, doctor, selectors
+from runs import clock, doctor, reasons, selectors
 from runs.models import Attempt, Run
 from runs.models.operation import Kind, OpStatus
 from runs.states import Outcome, Status
@@ -151,7 +151,7 @@ def test_the_number_of_running_runs_is_that_of_the_rows_that_the_list_shows(oper
 @pytest.mark.django_db(transaction=True)
 def test_a_copy_of_the_database_beside_it_changes_no_number() -> None:
     run = factories.run(Status.RUNNING)
-    before = (selectors.needs(), selectors.why_not_moving(run))
+    before = (selectors.needs(), reasons.why_not_moving(run))
     name = settings.DATABASES["default"]["NAME"]
     connections.close_all()
     url = connection.get_connection_params()
@@ -166,7 +166,7 @@ def test_a_copy_of_the_database_beside_it_changes_no_number() -> None:
             # The copy's lease runs out, and its run is held by a transaction.
             raw.execute("UPDATE runs_worker SET closed_at = now()")
             raw.execute("SELECT FROM runs_run FOR UPDATE")
-            assert (selectors.needs(), selectors.why_not_moving(run)) == before
+            assert (selectors.needs(), reasons.why_not_moving(run)) == before
             doctor.load()
             found = {problem.check for problem in doctor.examine() if problem.severity == doctor.ERROR}
             assert found <= {"durability"}

@@ -32,6 +32,7 @@ class May:
 
 TABLE = {
     "list": May(ALL),
+    "subject": May(ALL),
     "run": May(ALL),
     "attempt": May(ALL),
     "operation": May(ALL),
@@ -42,11 +43,22 @@ TABLE = {
     "start_workflow": May(ALL, ALL),
     "retry": May(SUPPORT, SUPPORT),
     "cancel": May(SUPPORT, SUPPORT),
+    "fork": May(SUPPORT, SUPPORT),
+    "skip": May(SUPPORT, SUPPORT),
+    "edit_state": May(SUPPORT, SUPPORT),
+    "kill": May(frozenset({"admins"}), frozenset({"admins"})),
+    "evidence": May(ALL),
     "force_resume": May(SUPPORT, SUPPORT),
     "signal": May(SUPPORT, SUPPORT),
+    "failures": May(ALL),
+    "failure": May(ALL),
+    "change_failure": May(SUPPORT, SUPPORT),
+    "compare": May(ALL),
     "answer_doubt": May(ALL, ALL),
     "declare_gone": May(ALL, ALL),
 }
+#: No pages, only forms: tests/runs/views/test_bundle.py.
+SENT = {"bundle"}
 #: Signed by whoever calls, not by a session: tests/runs/test_webhooks.py.
 SIGNED = {"webhook"}
 
@@ -70,8 +82,10 @@ def addresses() -> dict[str, str]:
         run_id=run.pk, step_seq=1, position="000001", attempt_no=1, role="user", content="hello", digest="d"
     )
     failed, waiting = factories.run(Status.FAILED), factories.run(Status.WAITING)
+    broken = factories.failed()
     arguments: dict[str, list[Any]] = {
         "list": [],
+        "subject": [],
         "start": [],
         "start_workflow": ["parcel"],
         "run": [run.pk],
@@ -82,8 +96,17 @@ def addresses() -> dict[str, str]:
         "record_value": [run.pk, "messages", message.pk],
         "retry": [failed.pk],
         "cancel": [waiting.pk],
+        "fork": [failed.pk],
+        "skip": [failed.pk],
+        "edit_state": [failed.pk],
+        "kill": [waiting.pk],
+        "evidence": [run.pk, doubt.pk, factories.evidence(doubt).pk],
         "force_resume": [waiting.pk],
         "signal": [waiting.pk],
+        "failures": [],
+        "failure": [broken.fingerprint],
+        "change_failure": [broken.fingerprint, "acknowledge"],
+        "compare": [broken.pk],
         "answer_doubt": [run.pk, doubt.pk],
         "declare_gone": [factories.worker(beats=False).pk],
     }
@@ -92,7 +115,7 @@ def addresses() -> dict[str, str]:
 
 def test_the_table_names_every_address():
     named = {pattern.name for pattern in urls.urlpatterns if isinstance(pattern, URLPattern)}
-    assert named == set(TABLE) | SIGNED
+    assert named == set(TABLE) | SIGNED | SENT
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -59,14 +59,14 @@ def test_a_failed_run_says_why_and_that_nothing_happens_by_itself(operator):
 
 def test_a_run_in_attention_says_what_somebody_has_to_do(operator):
     html = page(operator, factories.doubt().run)
-    assert "Nobody knows whether book_courier happened." in html
+    assert "Waiting because nobody knows whether book_courier happened." in html
     assert "Somebody has to say whether it did. Nothing moves until then." in html
 
 
 def test_a_waiting_run_leads_to_where_it_can_be_settled(operator):
     approval = factories.approval()
     html = page(operator, approval.run)
-    assert "Waiting for approval of book_courier." in html
+    assert "Waiting because it needs approval of book_courier by operators or admins." in html
     assert f'href="/approvals/{approval.pk}/"' in html
 
 
@@ -241,18 +241,34 @@ def test_an_active_run_is_polled_and_a_finished_one_is_not(support):
     [
         (Status.QUEUED, {}, ["Force resume", "Send a signal", "Cancel"]),
         (Status.RUNNING, {}, ["Force resume", "Send a signal", "Cancel"]),
-        (Status.RETRYING, {}, ["Force resume", "Send a signal", "Cancel"]),
-        (Status.WAITING, {}, ["Force resume", "Send a signal", "Cancel"]),
-        (Status.ATTENTION, {}, ["Force resume", "Send a signal", "Cancel"]),
+        (
+            Status.RETRYING,
+            {},
+            ["Retry now", "Force resume", "Send a signal", "Skip the step", "Edit the state", "Cancel"],
+        ),
+        (
+            Status.WAITING,
+            {},
+            ["Force resume", "Send a signal", "Skip the step", "Edit the state", "Cancel"],
+        ),
+        (
+            Status.ATTENTION,
+            {},
+            ["Force resume", "Send a signal", "Skip the step", "Edit the state", "Fork", "Cancel"],
+        ),
         (
             Status.ATTENTION,
             {"attention_kind": AttentionKind.IN_DOUBT},
             ["Resolve in doubt", "Send a signal", "Cancel"],
         ),
         (Status.CANCELLING, {}, ["Force resume", "Send a signal"]),
-        (Status.FAILED, {"failure_kind": FailureKind.CRASHED}, ["Retry"]),
-        (Status.CANCELLED, {}, []),
-        (Status.COMPLETED, {}, []),
+        (
+            Status.FAILED,
+            {"failure_kind": FailureKind.CRASHED},
+            ["Retry", "Skip the step", "Edit the state", "Fork"],
+        ),
+        (Status.CANCELLED, {}, ["Fork"]),
+        (Status.COMPLETED, {}, ["Fork"]),
     ],
 )
 def test_only_verbs_that_apply_are_offered(status, fields, buttons, support):

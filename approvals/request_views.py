@@ -1,0 +1,218 @@
+"""Pages of requests: verbs that others approve first."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, cast
+
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.db.models import prefetch_related_objects
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from agentops import sign_ins
+from agentops.console import paging
+from approvals import policies, requests
+from approvals.models import Request, RequestVote, Vote
+from runs import access, clock, codec
+from runs.errors import Invalid, NotAllowed, StateMismatch
+from runs.lifecycle import Actor
+from runs.models import Run
+
+may_view = access.required("approvals.view_request")
+
+#: Open requests that a page shows.
+ROWS = 100
+
+
+class VoteForm(forms.Form):
+    """Approve or reject what the page showed."""
+
+    digest = forms.CharField(max_length=64, widget=forms.HiddenInput)
+    verdict = forms.ChoiceField(choices=Vote.Verdict)
+    reason = forms.CharField(required=False, max_length=2_000)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("verdict") == Vote.Verdict.REJECT and not cleaned.get("reason"):
+            self.add_error("reason", "Say why you reject it: whoever asked for it will read this.")
+        return cleaned
+
+
+@dataclass
+class Shown:
+    """A request as one person sees it."""
+
+    request: Request
+    user: User
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        """Which badge it has: an open one whose time is over has expired, though nobody has written that down."""
+        return "expired" if requests.is_over(self.request, self.now) else str(self.request.state)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == Request.State.OPEN
+
+    @cached_property
+    def requirement(self) -> dict[str, Any]:
+        return requests.current_requirement(self.request, self.now)
+
+    @property
+    def who(self) -> str:
+        return policies.who(self.requirement)
+
+    @property
+    def never(self) -> str:
+        return " or ".join(str(person["name"]) for person in self.requirement["excluded"])
+
+    @property
+    def escalated(self) -> bool:
+        return bool(self.requirement["groups"] != self.request.requirement["groups"])
+
+    @cached_property
+    def ballots(self) -> list[RequestVote]:
+        return list(RequestVote.objects.filter(request_id=self.request.pk).order_by("at", "id"))
+
+    @cached_property
+    def mine(self) -> RequestVote | None:
+        return next((ballot for ballot in self.ballots if ballot.voter_id == self.user.pk), None)
+
+    @property
+    def is_own(self) -> bool:
+        return self.request.requester_id == self.user.pk
+
+    @cached_property
+    def why_not(self) -> str:
+        return requests.why_not_decide(self.user, self.request, self.now)
+
+    @property
+    def may_vote(self) -> bool:
+        return self.is_open and not self.why_not and self.mine is None and self.sees_arguments
+
+    @cached_property
+    def run(self) -> Run | None:
+        return None if self.request.run_id is None else Run.objects.filter(pk=self.request.run_id).first()
+
+    @cached_property
+    def sees_arguments(self) -> bool:
+        """The result that somebody gives for an effect is content; what a limit would be is not."""
+        return self.run is None or access.may_see_payloads(self.user, self.run)
+
+    @property
+    def arguments(self) -> Any:
+        shown = codec.plain(self.request.arguments)
+        return {key: value for key, value in shown.items() if not key.startswith("seen_") and key != "reason"}
+
+    @property
+    def after(self) -> str:
+        """What approving would do."""
+        missing = self.request.votes - self.request.in_favour
+        if missing > 1:
+            return f"Approving is vote {self.request.in_favour + 1} of {self.request.votes}; nothing is done yet."
+        return (
+            f"Approving carries it out at once, as {self.request.requester_name}; it is refused if what it was asked"
+            " for has changed since."
+        )
+
+
+@require_safe
+@may_view
+def index(request: HttpRequest) -> HttpResponse:
+    """What waits for this person, what waits for others, and what is over."""
+    user, now = _user(request), clock.now()
+    mine = [Shown(one, user, now) for one in requests.open_for(user)[: ROWS + 1]]
+    others = [Shown(one, user, now) for one in requests.open_others(user)[: ROWS + 1]]
+    over = requests.visible(user, Request.objects.exclude(state=Request.State.OPEN))
+    pages = paging.page(over, request.GET)
+    context = {
+        "mine": mine[:ROWS],
+        "others": others[:ROWS],
+        "more": len(mine) > ROWS or len(others) > ROWS,
+        "over": [Shown(one, user, now) for one in pages.rows],
+        "pages": pages,
+        "now": now,
+    }
+    return render(request, "policies/requests.html", context)
+
+
+@require_safe
+@may_view
+def one(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
+    """What somebody wants to do, and the form to decide on it."""
+    return _page(request, request_id, typed=sign_ins.typed_before(request))
+
+
+@require_POST
+@may_view
+def decide(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
+    """Approve or reject it."""
+    shown = _shown(request, request_id)
+    if shown.why_not:
+        raise NotAllowed(shown.why_not)
+    if not shown.sees_arguments:
+        raise NotAllowed("you cannot decide on what you may not see")
+    form = VoteForm(request.POST)
+    if not form.is_valid():
+        return _page(request, request_id, 422, typed=request.POST, errors=form.errors.get("reason", []))
+    try:
+        done = requests.vote(
+            Actor.of(_user(request)),
+            request_id,
+            signed_in_at=sign_ins.signed_in_at(request),
+            **form.cleaned_data,
+        )
+    except StateMismatch as error:
+        return _page(request, request_id, error.status, typed=request.POST, refusal=str(error))
+    except Invalid as error:
+        return _page(request, request_id, 422, typed=request.POST, errors=[str(error)])
+    return _done(request, done)
+
+
+@require_POST
+@may_view
+def withdraw(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
+    """Take one's own request back."""
+    _shown(request, request_id)
+    try:
+        done = requests.withdraw(
+            Actor.of(_user(request)), request_id, reason=request.POST.get("reason", "")[:2_000]
+        )
+    except StateMismatch as error:
+        return _page(request, request_id, error.status, refusal=str(error))
+    return _done(request, done)
+
+
+def _user(request: HttpRequest) -> User:
+    user = cast(User, request.user)
+    prefetch_related_objects([user], "groups")
+    return user
+
+
+def _shown(request: HttpRequest, request_id: uuid.UUID) -> Shown:
+    user = _user(request)
+    found = requests.visible(user, Request.objects.filter(pk=request_id)).first()
+    if found is None:
+        raise Http404
+    return Shown(found, user, clock.now())
+
+
+def _page(
+    request: HttpRequest, request_id: uuid.UUID, status: int = 200, *, typed: Any = None, **more: Any
+) -> HttpResponse:
+    shown = _shown(request, request_id)
+    reason = (typed or {}).get("reason", "")
+    context = {"shown": shown, "one": shown.request, "reason": reason, "now": shown.now} | more
+    return render(request, "policies/request.html", context, status=status)
+
+
+def _done(request: HttpRequest, done: requests.Outcome) -> HttpResponse:
+    (messages.success if done.changed else messages.info)(request, done.sentence)
+    return redirect(reverse("requests:request", args=[done.request.pk]))

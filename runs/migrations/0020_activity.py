@@ -1,0 +1,84 @@
+"""What a person asks of a worker, and what workers count for charts."""
+
+import django.contrib.postgres.fields
+from django.contrib.postgres.operations import AddConstraintNotValid
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("runs", "0019_undecided")]
+
+    operations = [
+        migrations.AddField(
+            "worker",
+            "asked",
+            models.TextField(
+                blank=True,
+                choices=[
+                    ("drain", "Take no new runs"),
+                    ("recycle", "End, and let its cluster start another"),
+                ],
+                db_default="",
+                default="",
+                help_text="What a person wants of it; read at each beat",
+            ),
+        ),
+        migrations.AddField("worker", "asked_by", models.TextField(blank=True, db_default="", default="")),
+        AddConstraintNotValid(
+            "worker",
+            models.CheckConstraint(
+                condition=models.Q(("asked__in", ["", "drain", "recycle"])), name="worker_asked_known"
+            ),
+        ),
+        migrations.AlterModelOptions(
+            name="worker",
+            options={
+                "permissions": [
+                    ("declare_gone", "Can declare a worker gone for good"),
+                    ("drain_worker", "Can drain and recycle workers"),
+                ]
+            },
+        ),
+        migrations.CreateModel(
+            name="Activity",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "at",
+                        "worker_id",
+                        "queue",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("at", models.DateTimeField(help_text="Beginning of the five minutes")),
+                ("worker_id", models.UUIDField()),
+                ("queue", models.TextField()),
+                ("started", models.PositiveIntegerField(help_text="Runs claimed for the first time")),
+                ("completed", models.PositiveIntegerField(help_text="Runs")),
+                ("steps", models.PositiveIntegerField(help_text="Attempts that succeeded")),
+                ("suspended", models.PositiveIntegerField(help_text="Attempts that ended to wait")),
+                ("failed", models.PositiveIntegerField(help_text="Attempts that ended with an error")),
+                (
+                    "waits",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.IntegerField(),
+                        help_text="Of new runs, from start to claim, by bin",
+                        size=19,
+                    ),
+                ),
+                (
+                    "times",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.IntegerField(),
+                        help_text="Of attempts that succeeded, by bin",
+                        size=19,
+                    ),
+                ),
+            ],
+            options={"db_table": "runs_activity"},
+        ),
+    ]
