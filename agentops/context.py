@@ -12,7 +12,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
 from approvals import selectors
-from runs import limit_page
+from runs.pages import limit_page
 
 THEMES = ("system", "light", "dark")
 

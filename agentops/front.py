@@ -8,10 +8,12 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 
 from agentops.console.sparkline import Sparkline, sparkline
-from approvals import inbox
-from approvals.listing import title_of, url_of
-from runs import access, activity, clock, failures
+from approvals.inbox import worklist
+from approvals.inbox.listing import title_of, url_of
+from runs import access, clock
+from runs.diagnosis import failures
 from runs.models import FailureGroup, Run
+from runs.pages import activity
 from runs.selectors import COUNT_LIMIT
 from runs.states import Hold, Status
 
@@ -27,7 +29,7 @@ LATE_S = 30.0
 class Waiting:
     """An item of the inbox."""
 
-    line: inbox.Line
+    line: worklist.Line
 
     @property
     def title(self) -> str:
@@ -111,7 +113,7 @@ class Front:
 def front(user: User) -> Front:
     """Eight queries at most, each on an index; nothing is counted beyond COUNT_LIMIT."""
     now = clock.now()
-    keys = inbox.keys(user, inbox.Wanted())
+    keys = worklist.keys(user, worklist.Wanted())
     groups = list(failures.unhandled(user)[:ROWS])
     trends = failures.trends([group.pk for group in groups])
     queues = list(activity.look_at_queues().values()) if access.may(user, "runs.view_worker") else []
@@ -124,7 +126,7 @@ def front(user: User) -> Front:
     return Front(
         waiting=len(keys),
         late=sum(key.due <= now for key in keys),
-        items=[Waiting(line) for line in inbox.lines(user, [(key.kind, key.item) for key in keys[:ROWS]])],
+        items=[Waiting(line) for line in worklist.lines(user, [(key.kind, key.item) for key in keys[:ROWS]])],
         failing=[
             Failing(
                 group,

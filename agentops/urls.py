@@ -15,8 +15,8 @@ urlpatterns = [
     path("views/<int:view_id>/delete/", saved_views.delete, name="delete_view"),
     path("theme/", views.choose_theme, name="theme"),
     path("approvals/", include("approvals.urls")),
-    path("policies/", include("approvals.policy_urls")),
-    path("requests/", include("approvals.request_urls")),
+    path("policies/", include("approvals.policies.urls")),
+    path("requests/", include("approvals.requests.urls")),
     path("", include("runs.urls")),
 ]
 

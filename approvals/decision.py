@@ -8,12 +8,13 @@ from typing import Any
 from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 
 from agentops.console import polling, times
-from approvals import policies, selectors, services
+from approvals import selectors, services
 from approvals.background import Background, Stakes, background, stakes
-from approvals.inbox import Line
-from approvals.listing import Entry, badge_of
+from approvals.inbox.listing import Entry, badge_of
+from approvals.inbox.worklist import Line
 from approvals.models import Approval, ApprovalVersion, Vote
 from approvals.payload import Row, rows
+from approvals.policies import effective
 from runs import codec
 from runs.services.verb import Consequence
 from runs.workflow import Tool
@@ -194,7 +195,7 @@ class Decision:
 
     @property
     def groups(self) -> str:
-        return policies.who(self.approval.requirement)
+        return effective.who(self.approval.requirement)
 
     @property
     def excluded(self) -> str:
@@ -313,4 +314,4 @@ def afterwards(approval: Approval) -> str:
     if requirement["escalation"]:
         more = times.duration(requirement["escalation"]["time_limit_s"])
         return f"then {' and '.join(requirement['escalation']['groups'])} may decide as well, for {more} more"
-    return policies.afterwards(requirement)
+    return effective.afterwards(requirement)

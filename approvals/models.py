@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from approvals.policy_models import Policy, PolicyRevision, Request, RequestVote
+from approvals.policies.models import Policy, PolicyRevision, Request, RequestVote
 from runs.clock import Now
 from runs.models import Operation, Run
 from runs.models.field import RequiredJSONField
@@ -240,7 +240,7 @@ class ItemKind(models.TextChoices):
 class Item(models.Model):
     """What people did about something that waits for them: who has claimed it, until when nobody wants to see it.
 
-    Written by the first verb on it. What waits is not here, but where it is: see `approvals.inbox`.
+    Written by the first verb on it. What waits is not here, but where it is: see `approvals.inbox.worklist`.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)

@@ -16,12 +16,13 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce
 
-from approvals import deciders, requests
 from approvals.models import Approval, ApprovalVersion, Vote
+from approvals.policies import deciders
+from approvals.requests import four_eyes
 from approvals.services import check_may_decide
 from runs.clock import Now
+from runs.diagnosis.failures import open_groups
 from runs.errors import NotAllowed
-from runs.failures import open_groups
 from runs.lifecycle import Actor
 from runs.models import Run
 from runs.states import Status
@@ -101,7 +102,7 @@ def waiting(user: AbstractBaseUser) -> Waiting:
     asked = mine(user).annotate(what=Value("approval")).values_list("what", flat=True)
     stuck = Run.objects.filter(status=Status.ATTENTION).annotate(what=Value("run"))
     broken = open_groups(user).order_by().annotate(what=Value("failure"))
-    guarded = requests.open_for(user).order_by().annotate(what=Value("request"))
+    guarded = four_eyes.open_for(user).order_by().annotate(what=Value("request"))
     others = [rows.values_list("what", flat=True)[:limit] for rows in (stuck, broken, guarded)]
     found = list(asked[:limit].union(*others, all=True))
     return Waiting(

@@ -9,8 +9,9 @@ from django.db import connection
 from django.utils.crypto import constant_time_compare
 from pydantic import ValidationError
 
-from approvals import deciders, waits
+from approvals import waits
 from approvals.models import Approval, ApprovalVersion, Vote
+from approvals.policies import deciders
 from runs import clock, codec, lifecycle, redaction, registry
 from runs.errors import Invalid, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor

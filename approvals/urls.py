@@ -1,6 +1,7 @@
 from django.urls import URLPattern, URLResolver, path
 
-from approvals import item_views, views
+from approvals import views
+from approvals.inbox import item_views
 
 app_name = "approvals"
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -16,11 +16,11 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from agentops import sign_ins
 from agentops.console import polling
 from approvals import asking, selectors, services
-from approvals.case import Case
 from approvals.decision import Decision
 from approvals.forms import AskForm, EditForm, VerdictForm
-from approvals.inbox import Line, line
-from approvals.listing import Entry, Listing, address, key_of, key_of_approval, read
+from approvals.inbox.case import Case
+from approvals.inbox.listing import Entry, Listing, address, key_of, key_of_approval, read
+from approvals.inbox.worklist import Line, line
 from approvals.models import Approval, ApprovalVersion, ItemKind
 from runs import clock, codec
 from runs.errors import Invalid, NotAllowed, StateMismatch

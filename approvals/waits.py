@@ -9,8 +9,9 @@ from typing import Any
 from django.db import connection
 from django.urls import NoReverseMatch, reverse
 
-from approvals import policies, questions
+from approvals import questions
 from approvals.models import Approval, ApprovalVersion, Vote
+from approvals.policies import effective
 from runs import clock, codec, redaction, waits
 from runs.clock import Now
 from runs.lifecycle import CLOCK, append_event
@@ -27,13 +28,13 @@ class ApprovalWait:
         self, policy: str, arguments: Mapping[str, Any], *, tool: str = "", workflow: str = ""
     ) -> bool:
         """Whether a call with these (decoded) arguments needs an approval under the policy that has the last word on it."""
-        return policies.required(policies.Call(policy, tool, workflow), arguments)
+        return effective.required(effective.Call(policy, tool, workflow), arguments)
 
     def guards(self, tool: str, workflow: str) -> bool:
         """Whether a policy made of data is about this tool or workflow, as this process knows."""
-        return policies.guarded.holds(tool, workflow)
+        return effective.guarded.holds(tool, workflow)
 
-    refresh = staticmethod(policies.guarded.refresh)
+    refresh = staticmethod(effective.guarded.refresh)
 
     def open(self, run: Run, operation: Operation, options: Mapping[str, Any]) -> None:
         """Write the request and its first version, its requirement frozen; sets the operation's time limit.
@@ -43,8 +44,8 @@ class ApprovalWait:
         """
         encoded = options["arguments"]
         display, sealed = redaction.split(encoded)
-        call = policies.Call(options.get("policy", ""), options.get("tool", ""), run.workflow)
-        requirement = policies.requirement(call, codec.decode(encoded), run)
+        call = effective.Call(options.get("policy", ""), options.get("tool", ""), run.workflow)
+        requirement = effective.requirement(call, codec.decode(encoded), run)
         limit_s = requirement["time_limit_s"]
         limits = [operation.expires_at] if operation.expires_at is not None else []
         now = clock.now()
@@ -151,7 +152,7 @@ class ApprovalWait:
 
 def _by_whom(requirement: Mapping[str, Any]) -> str:
     """“ by operators or admins (2 votes)”."""
-    by = f" by {policies.who(requirement)}" if requirement else ""
+    by = f" by {effective.who(requirement)}" if requirement else ""
     votes = requirement.get("votes", 1)
     return f"{by} ({votes} votes)" if votes > 1 else by
 
@@ -284,7 +285,7 @@ def _remind(run: Run, operation: Operation, approval: Approval) -> None:
         CLOCK,
         "nobody has decided yet",
         approval=str(approval.pk),
-        of=policies.who(approval.requirement),
+        of=effective.who(approval.requirement),
     )
 
 

@@ -44,6 +44,7 @@ class RunsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from runs import checks, children  # noqa: F401
+        from runs import checks  # noqa: F401
+        from runs.kin import children  # noqa: F401
 
         post_migrate.connect(grant_to_app_role, sender=self)

@@ -225,14 +225,14 @@ def end(
 
 def _fingerprint(run: Run, actor: Actor) -> None:
     """Enter the run, as it is about to be saved, into the group of failures like this one."""
-    from runs import failures  # which moves groups with what stands here
+    from runs.diagnosis import failures  # which moves groups with what stands here
 
     failures.entered(run, actor)
 
 
 def _tell_parent(run: Run) -> None:
     """Once this is committed: may the run that started it go on? A sweep asks as well, so that a lost call loses nothing."""
-    from runs import families  # which moves parents with what stands here
+    from runs.kin import families  # which moves parents with what stands here
 
     wait_id, place = run.parent_operation_id, run.child_index
     if wait_id is not None and place is not None:

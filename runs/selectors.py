@@ -1,4 +1,4 @@
-"""What pages and commands read: lists, one run with all that belongs to it. Why a run is not moving: `runs.reasons`.
+"""What pages and commands read: lists, one run with all that belongs to it. Why a run is not moving: `runs.pages.reasons`.
 
 Each function makes a fixed number of queries, however many rows it answers.
 """
@@ -16,9 +16,10 @@ from django.db.models import Case, Model, Q, QuerySet, TextField, Value, When
 from django.db.models.fields.json import KT
 from django.db.models.functions import Lower, Right
 
-from runs import clock, policies, reasons, registry
+from runs import clock, policies, registry
 from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal
 from runs.models.operation import Kind
+from runs.pages import reasons
 from runs.search import matching
 from runs.states import FailureKind, Status
 

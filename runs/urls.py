@@ -37,5 +37,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("failures/<uuid:fingerprint>/<slug:what>/", failures.change_failure, name="change_failure"),
     path("webhooks/<slug:source>", webhooks.receive, name="webhook"),
     path("", include("runs.limits_urls")),
-    path("", include("runs.bulk_urls")),
+    path("", include("runs.bulk.urls")),
 ]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from agentops.demo import stand_in, tools
 from agentops.demo.models import SyncedPage
-from approvals.policies import policy
+from approvals.policies.effective import policy
 from runs import models_provider
 from runs.engine.context import Context
 from runs.errors import Rejected, WaitExpired

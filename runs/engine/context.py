@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 from asgiref.sync import async_to_sync
 
-from runs.children import Leave
 from runs.engine.conversation import External, Messages
 from runs.engine.questions import WITHIN
 from runs.engine.requests import Block, Call, Question, Requests, Respond
 from runs.engine.visit import CONTROL, Decision, Visit
 from runs.errors import OutcomeUnknown
+from runs.kin.children import Leave
 from runs.workflow import Child, Ends, Tool, Workflow
 
 

@@ -7,9 +7,9 @@ import uuid
 import structlog
 from django.db import connection
 
-from runs import children, families
 from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold
 from runs.failpoints import failpoint
+from runs.kin import children, families
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runs import children, codec, redaction
+from runs import codec, redaction
 from runs.engine import statements
 from runs.engine.classify import Verdict, classify, pause
 from runs.engine.execution import Record, dumps
@@ -14,6 +14,7 @@ from runs.engine.requests import BackOff, Block, Call, OpenWait, Requests, compa
 from runs.engine.values import failed, parse, record_answer
 from runs.errors import Cancelled, ToolFailed, WaitExpired
 from runs.failpoints import failpoint
+from runs.kin import children
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.workflow import Tool

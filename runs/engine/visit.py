@@ -19,7 +19,7 @@ from typing import Any, Literal
 from django.conf import settings
 from pydantic import TypeAdapter
 
-from runs import children, codec, models_provider, policies
+from runs import codec, models_provider, policies
 from runs.engine import limited, statements
 from runs.engine.database import cold
 from runs.engine.effects import effect
@@ -41,6 +41,7 @@ from runs.errors import (
     Suspend,
     UnlabelledParallel,
 )
+from runs.kin import children
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.states import Hold

@@ -21,7 +21,8 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
-from runs import activity, codec, failures, policies, registry
+from runs import codec, policies, registry
+from runs.diagnosis import failures
 from runs.engine import leases, limited, statements
 from runs.engine.activity import EVERY, Tally
 from runs.engine.database import UNSURE, UNSURE_DJANGO, Database, cold, connect_directly, is_away
@@ -33,9 +34,10 @@ from runs.engine.limited import Places
 from runs.engine.threads import Threads
 from runs.errors import LeaseLost
 from runs.failpoints import failpoint
-from runs.families import Sweep
+from runs.kin.families import Sweep
 from runs.lifecycle import DUE_CHANNEL
 from runs.models.worker import Asked
+from runs.pages import activity
 from runs.policies import POLICY_CHANNEL
 from runs.services import bulk_work, limits, retention
 

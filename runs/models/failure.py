@@ -11,8 +11,9 @@ from runs.clock import Now
 class FailureGroup(models.Model):
     """Runs that failed (or need attention) with one fingerprint, and what people have said about it.
 
-    Made and touched in the transaction in which a run enters `failed` or `attention` (`runs.failures.entered`). How many runs
-    are in it is counted when somebody asks, from the runs themselves: a counter here would be one row that all failures wait for.
+    Made and touched in the transaction in which a run enters `failed` or `attention` (`runs.diagnosis.failures.entered`). How
+    many runs are in it is counted when somebody asks, from the runs themselves: a counter here would be one row that all
+    failures wait for.
     """
 
     class State(models.TextChoices):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runs import access, clock
-from runs.bulk import Filter
+from runs.bulk.selection import Filter
 from runs.errors import Conflict, Invalid, NotAllowed, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, Bulk

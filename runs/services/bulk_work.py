@@ -16,7 +16,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F, Q, QuerySet
 
 from runs import access, clock
-from runs import bulk as choosing
+from runs.bulk import selection as choosing
 from runs.errors import NotAllowed, Stale, Unavailable, VerbError
 from runs.lifecycle import Actor
 from runs.models import Bulk, BulkItem, Run

@@ -5,7 +5,7 @@ from typing import IO
 
 from django.db import transaction
 
-from runs import bundle
+from runs.bundles import bundle
 from runs.errors import NotFound
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, Run

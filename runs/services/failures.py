@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from runs import failures
 from runs.clock import Now
+from runs.diagnosis import failures
 from runs.errors import Invalid, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, FailureGroup, Run
@@ -117,7 +117,7 @@ def _lock(actor: Actor, fingerprint: uuid.UUID, reason: str) -> FailureGroup:
     if not reason.strip():
         raise Invalid("say why")
     with connection.cursor() as cursor:
-        # Failures of this workflow that are on their way come before this or see what it did (runs.failures).
+        # Failures of this workflow that are on their way come before this or see what it did (runs.diagnosis.failures).
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [failures.lock_name(workflow)]
         )

@@ -6,8 +6,9 @@ from django import template
 from django.template import Context
 
 from agentops.console.jsonview import Folded
-from runs import access, blobs, codec, history, limit_page, timeline
+from runs import access, blobs, codec, history
 from runs.models import Run
+from runs.pages import limit_page, timeline
 from runs.selectors import COUNT_LIMIT
 
 register = template.Library()

@@ -16,8 +16,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from agentops.console.filters import Choice, Filter, link
 from agentops.console.paging import page
 from agentops.console.polling import fragment, is_poll, tag
-from runs import access, bulk, bulk_page, clock
-from runs.bulk_forms import BulkForm, FilterForm, PaceForm
+from runs import access, clock
+from runs.bulk import reading, selection
+from runs.bulk.forms import BulkForm, FilterForm, PaceForm
 from runs.errors import Conflict, Invalid, NotAllowed, StateMismatch
 from runs.models import Bulk
 from runs.models.run import new_id
@@ -38,7 +39,7 @@ def bulks(request: HttpRequest) -> HttpResponse:
     listed = page(rows, query)
     statuses = [Choice(one.value, one.label) for one in Bulk.Status]
     context: dict[str, Any] = {
-        "bulks": [(made, bulk_page.title(made), bulk_page.shares(made)) for made in listed.rows],
+        "bulks": [(made, reading.title(made), reading.shares(made)) for made in listed.rows],
         "page": listed,
         "chips": [Filter("status", "Status", statuses, status)],
         "narrowed": bool(status),
@@ -79,14 +80,14 @@ def _new(request: HttpRequest, chosen: FilterForm, form: BulkForm, *, status: in
     if chosen.is_valid():
         verb = chosen.cleaned_data["verb"]
         verbs.permit_part(who, verb)
-        preview = bulk.preview(chosen.chosen, verb, usable(verb, who))
+        preview = selection.preview(chosen.chosen, verb, usable(verb, who))
     context = {
         "chosen": chosen,
         "form": form,
         "preview": preview,
         "verb": VERBS[chosen.cleaned_data["verb"]] if preview else None,
         "words": chosen.chosen.words() if preview else [],
-        "among": bulk.COUNTED_AMONG,
+        "among": selection.COUNTED_AMONG,
         "looks": LOOKS,
         "now": clock.now(),
     }
@@ -118,16 +119,16 @@ class Sheet:
 
 
 def _sheet(made: Bulk, name: str) -> Sheet:
-    left = bulk_page.runs(made.left)
-    are_left = f"{left} {bulk_page.are(made.left)} left"
+    left = reading.runs(made.left)
+    are_left = f"{left} {reading.are(made.left)} left"
     past, url = VERBS[made.verb].past, reverse(f"runs:bulk_{name}", args=[made.pk])
     match name:
         case "start":
-            first = bulk_page.runs(min(made.canary, made.left))
+            first = reading.runs(min(made.canary, made.left))
             said = "The first ones go, the oldest runs; then it waits until somebody has looked at what became of them."
             return Sheet(url, name, "Start", f"Start with {first}", said, ("canary", "rate"))
         case "continue":
-            took = bulk_page.duration(made.left, made.rate)
+            took = reading.duration(made.left, made.rate)
             said = f"The other {left} go, which takes {took} at {made.rate:,} a minute. Runs that others start go first."
             return Sheet(url, name, "Go on", f"Go on with {left}", said, ("rate",))
         case "pause":
@@ -251,7 +252,7 @@ def _show(
 ) -> HttpResponse:
     query: QueryDict = request.GET
     viewer = cast(User, request.user)
-    offered = OFFERED.get(made.status, ()) if bulk_page.may_act(viewer, made) else ()
+    offered = OFFERED.get(made.status, ()) if reading.may_act(viewer, made) else ()
     if sheet is not None and sheet.name not in offered:
         # It applied when the page was loaded; the refusal says what is true now.
         sheet = form = None
@@ -259,16 +260,16 @@ def _show(
         sheet = _sheet(made, name)
         form = _pace(made, sheet)
     dry = Bulk.Status.COUNTING in (made.status, made.paused_from) or made.status == Bulk.Status.READY
-    shown, live = bulk_page.items(made, query, viewer), bulk_page.workers_live()
+    shown, live = reading.items(made, query, viewer), reading.workers_live()
     context: dict[str, Any] = {
         "bulk": made,
-        "title": bulk_page.title(made),
-        "headline": bulk_page.headline(made, workers=live),
-        "facts": bulk_page.chosen_by(made),
-        "shares": bulk_page.shares(made),
-        "reasons": bulk_page.reasons(made, query) if dry else [],
+        "title": reading.title(made),
+        "headline": reading.headline(made, workers=live),
+        "facts": reading.chosen_by(made),
+        "shares": reading.shares(made),
+        "reasons": reading.reasons(made, query) if dry else [],
         "dry": dry,
-        "segments": bulk_page.segments(made, query),
+        "segments": reading.segments(made, query),
         "items": shown,
         "look": query.get("look", ""),
         "without_look": link(query, look=None),

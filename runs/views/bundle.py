@@ -6,7 +6,8 @@ import uuid
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.http import require_POST
 
-from runs import access, bundle, services
+from runs import access, services
+from runs.bundles import bundle
 from runs.views.acting import actor
 
 

@@ -13,11 +13,12 @@ from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentops.console import hostile
-from runs import access, clock, reasons, services
+from runs import access, clock, services
 from runs.errors import Invalid, StateMismatch
 from runs.forms import GoneForm, HappenedForm, NotHappenedForm, SchemaForm, VerbForm, with_seen
 from runs.models import Evidence, Operation, Worker
 from runs.models.operation import OpStatus
+from runs.pages import reasons
 from runs.services.doubt import answerable, tool_of
 from runs.views import page
 from runs.views.acting import actor

@@ -19,10 +19,12 @@ from agentops.console.filters import Choice, Filter, link
 from agentops.console.paging import page
 from agentops.console.polling import fragment, is_poll, tag
 from agentops.console.sparkline import Sparkline, sparkline
-from runs import access, clock, comparison, failures, reasons, registry
+from runs import access, clock, registry
+from runs.diagnosis import comparison, failures
+from runs.diagnosis.failures import Trend
 from runs.errors import Invalid, StateMismatch
-from runs.failures import Trend
 from runs.models import FailureGroup, Run
+from runs.pages import reasons
 from runs.selectors import PAYLOADS
 from runs.services import failures as services
 from runs.services.failures import CHANGES, word

@@ -16,12 +16,13 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from agentops.console import times
 from agentops.console.polling import is_poll
-from runs import access, clock, limit_page, policies, services
+from runs import access, clock, policies, services
 from runs.errors import Invalid, NotAllowed, Stale
 from runs.lifecycle import Actor
-from runs.limit_page import KINDS, Kind, LimitPage, Scopes
 from runs.models import AuditEvent, Policy
 from runs.models.policy import YEAR_S
+from runs.pages import limit_page
+from runs.pages.limit_page import KINDS, Kind, LimitPage, Scopes
 from runs.services import limits as limit_services
 from runs.services.limit_previews import LimitPreview
 from runs.workflow import Rate

@@ -13,8 +13,10 @@ from django.views.decorators.http import require_safe
 from agentops.console.filters import Choice, Filter, link
 from agentops.console.paging import page
 from agentops.console.polling import is_poll, unchanged
-from runs import access, bulk, limit_page, policies, reasons, registry, selectors
+from runs import access, policies, registry, selectors
+from runs.bulk import selection
 from runs.models import Run
+from runs.pages import limit_page, reasons
 from runs.states import Status
 
 #: A value of the filter that is no status: failed runs that no workflow asked to fail.
@@ -52,7 +54,7 @@ def runs(request: HttpRequest) -> HttpResponse:
         "hidden": [(name, query[name]) for name in FILTERS if query.get(name)],
         "narrowed": any(query.get(name) for name in (*FILTERS, "q")),
         "without_search": link(query, q=None),
-        "bulk": bulk.address({name: str(query[name]) for name in query})
+        "bulk": selection.address({name: str(query[name]) for name in query})
         if access.may(request.user, "runs.bulk")
         else "",
         # A search reads many rows: it is made when somebody asks for it, not every ten seconds.

@@ -17,22 +17,12 @@ from django.views.decorators.http import require_safe
 
 from agentops.console.polling import is_poll, unchanged
 from agentops.console.waterfall import waterfall
-from runs import (
-    access,
-    blobs,
-    clock,
-    codec,
-    history,
-    limit_page,
-    offspring,
-    reasons,
-    selectors,
-    timeline,
-    waits,
-)
+from runs import access, blobs, clock, codec, history, selectors, waits
+from runs.kin import offspring
 from runs.models import Attempt, Evidence, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import WAIT_KINDS
-from runs.sentences import headline
+from runs.pages import limit_page, reasons, timeline
+from runs.pages.sentences import headline
 from runs.states import AttentionKind, Status, sources_of
 
 PARTS = {

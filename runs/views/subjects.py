@@ -9,7 +9,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from agentops.console.filters import link
-from runs import access, subjects
+from runs import access
+from runs.pages import subjects
 
 #: Effects and runs on one page.
 EFFECTS, RUNS = 50, 20

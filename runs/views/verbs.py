@@ -12,12 +12,13 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from runs import access, clock, reasons, services
+from runs import access, clock, services
 from runs.errors import Conflict, Invalid, StateMismatch
 from runs.forms import RetryForm, SignalForm, VerbForm, with_seen
 from runs.models import Operation, Run
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
+from runs.pages import reasons
 from runs.services.force_resume import owner_of
 from runs.services.verb import Consequence, Line, require
 from runs.states import Status

@@ -19,10 +19,11 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from agentops.console import polling
 from agentops.console.sparkline import Sparkline, sparkline
-from runs import access, activity, clock, services
+from runs import access, clock, services
 from runs.errors import StateMismatch
 from runs.models import Run, Worker
 from runs.models.worker import Asked
+from runs.pages import activity
 from runs.services.workers import WORDS
 from runs.views.acting import actor
 

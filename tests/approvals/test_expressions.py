@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from approvals.expressions import (
+from approvals.policies.expressions import (
     MAX_DEPTH,
     MAX_LENGTH,
     MAX_PARTS,

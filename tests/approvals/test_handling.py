@@ -7,9 +7,11 @@ from typing import cast
 import pytest
 from django.contrib.auth.models import User
 
-from approvals import handling, inbox, policies, services
-from approvals.inbox import Wanted
+from approvals import services
+from approvals.inbox import handling, worklist
+from approvals.inbox.worklist import Wanted
 from approvals.models import Comment, Item, ItemKind
+from approvals.policies import effective
 from runs import clock
 from runs.errors import Invalid, NotAllowed, Stale, StateMismatch
 from runs.lifecycle import Actor
@@ -19,7 +21,7 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 
-policies.policy("handling_admins", groups=["admins"])
+effective.policy("handling_admins", groups=["admins"])
 
 A = ItemKind.APPROVAL
 
@@ -29,7 +31,7 @@ def user(actor: Actor) -> User:
 
 
 def kinds(actor: Actor, wanted: Wanted | None = None) -> list[ItemKind]:
-    return [key.kind for key in inbox.keys(user(actor), wanted or Wanted())]
+    return [key.kind for key in worklist.keys(user(actor), wanted or Wanted())]
 
 
 def test_each_role_has_what_it_may_act_on_and_whatever_is_due_first_in_front() -> None:
@@ -116,7 +118,7 @@ def test_a_comment_sent_twice_is_there_once_and_makes_it_unread_for_others() -> 
     for _ in range(2):
         handling.comment(ann, A, approval.pk, text="look at the photo", token=token)
     assert Comment.objects.count() == 1
-    unread = {one: inbox.lines(user(one), [(A, approval.pk)])[0].unread for one in (ann, bob)}
+    unread = {one: worklist.lines(user(one), [(A, approval.pk)])[0].unread for one in (ann, bob)}
     assert unread == {ann: False, bob: True}
 
 

@@ -8,10 +8,11 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 
-from approvals import caught, policies, policy_verbs, selectors, services, waits
-from approvals.expressions import compile_expression
+from approvals import selectors, services, waits
 from approvals.models import Approval, Policy, PolicyRevision, Vote
-from approvals.policies import Call
+from approvals.policies import caught, effective, verbs
+from approvals.policies.effective import Call
+from approvals.policies.expressions import compile_expression
 from approvals.waits import ApprovalWait
 from runs import clock, lifecycle
 from runs import services as run_services
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.django_db
 WAIT = ApprovalWait()
 STATE = Approval.State
 
-policies.policy("data.small", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
+effective.policy("data.small", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
 
 BOTH: dict[str, Any] = {"groups": ["operators", "admins"]}
 CALL = Call("data.small", "book_courier", "parcel")
@@ -41,7 +42,7 @@ def user_of(actor: Actor) -> User:
 def setting(scope: str = "tool", name: str = "book_courier", *rules: dict[str, Any], **more: Any) -> Policy:
     given = [{**BOTH, **rule} for rule in rules] or [BOTH]
     by = more.pop("by", None) or factories.admin()
-    return policy_verbs.set_policy(by, scope, name, rules=given, reason="because", **more)
+    return verbs.set_policy(by, scope, name, rules=given, reason="because", **more)
 
 
 def asked(amount: str = "10.00", policy: str = "data.small", run: Run | None = None) -> Approval:
@@ -62,9 +63,9 @@ def expire(run_id: Any) -> None:
 
 
 def test_the_code_decides_where_no_policy_is_made_of_data():
-    assert policies.required(CALL, {"amount": 11})
-    assert not policies.required(CALL, {"amount": 10})
-    assert not policies.required(Call("", "book_courier", "parcel"), {"amount": 11})
+    assert effective.required(CALL, {"amount": 11})
+    assert not effective.required(CALL, {"amount": 10})
+    assert not effective.required(Call("", "book_courier", "parcel"), {"amount": 11})
 
 
 def test_the_first_rule_that_holds_says_what_is_asked():
@@ -74,7 +75,7 @@ def test_the_first_rule_that_holds_says_what_is_asked():
         {"when": "amount > 1000", "votes": 2, "groups": ["admins"]},
         {"when": "amount > 100", "groups": ["operators"]},
     )
-    assert not policies.required(CALL, {"amount": Decimal(100)})
+    assert not effective.required(CALL, {"amount": Decimal(100)})
     assert asked("100.01").requirement["groups"] == ["operators"]
     dear = asked("1000.01").requirement
     assert (dear["groups"], dear["votes"]) == (["admins"], 2)
@@ -83,24 +84,24 @@ def test_the_first_rule_that_holds_says_what_is_asked():
 
 def test_a_tool_has_the_last_word_before_the_policy_that_its_code_names():
     setting("policy", "data.small", {"when": "amount > 50"})
-    assert not policies.required(CALL, {"amount": 20})
+    assert not effective.required(CALL, {"amount": 20})
     setting("tool", "book_courier", {"when": "amount > 15"})
-    assert policies.required(CALL, {"amount": 20})
-    assert not policies.required(CALL, {"amount": 12})
+    assert effective.required(CALL, {"amount": 20})
+    assert not effective.required(CALL, {"amount": 12})
 
 
 def test_a_policy_of_a_workflow_adds_to_what_the_code_asks():
     setting("workflow", "parcel", {"when": "amount > 500", "groups": ["admins"]})
-    assert policies.required(Call("", "print_label", "parcel"), {"amount": 501})
-    assert policies.required(CALL, {"amount": 11})  # under the policy of its code
-    assert not policies.required(Call("", "print_label", "parcel"), {"order": "1"})  # about other calls
+    assert effective.required(Call("", "print_label", "parcel"), {"amount": 501})
+    assert effective.required(CALL, {"amount": 11})  # under the policy of its code
+    assert not effective.required(Call("", "print_label", "parcel"), {"order": "1"})  # about other calls
     assert asked("501").requirement["groups"] == ["admins"]
     assert asked("11").requirement["groups"] == ["operators"]
 
 
 def test_what_cannot_be_decided_asks_people_and_says_so():
     setting("tool", "book_courier", {"when": "amount > 10"})
-    assert policies.required(CALL, {"amount": "20.00"})
+    assert effective.required(CALL, {"amount": "20.00"})
     assert (
         "cannot compare"
         in factories.approval(
@@ -110,12 +111,12 @@ def test_what_cannot_be_decided_asks_people_and_says_so():
 
 
 def test_a_worker_hears_which_tools_and_workflows_are_guarded():
-    guarded = policies.Guarded()
+    guarded = effective.Guarded()
     guarded.refresh()
     assert not guarded.holds("book_courier", "parcel")
     setting("tool", "book_courier")
     setting("workflow", "parcel")
-    policy_verbs.clear_policy(factories.admin(), "workflow", "parcel")
+    verbs.clear_policy(factories.admin(), "workflow", "parcel")
     guarded.refresh()
     assert guarded.holds("book_courier", "other")
     assert not guarded.holds("print_label", "parcel")
@@ -208,7 +209,7 @@ def test_silence_means_yes_only_with_a_sentence_which_history_keeps():
     sentence = "Small, and the courier takes it back."
     setting("tool", "book_courier", {"on_expiry": "approve", "sentence": sentence})
     approval = asked()
-    assert sentence in policies.afterwards(approval.requirement)
+    assert sentence in effective.afterwards(approval.requirement)
     expire(approval.run_id)
     approval.refresh_from_db()
     assert (approval.state, approval.decided_by) == (STATE.APPROVED, "clock")
@@ -238,8 +239,8 @@ def test_a_policy_can_escalate_and_then_leave_the_run_to_people():
 def test_each_change_is_a_revision_with_its_author_and_an_audit_event():
     ada = factories.admin("ada")
     setting("tool", "book_courier", {"votes": 2}, by=ada)
-    policy_verbs.clear_policy(ada, "tool", "book_courier", seen_revision=1, reason="no more")
-    policy = policy_verbs.revert_policy(ada, "tool", "book_courier", 1, seen_revision=2, reason="after all")
+    verbs.clear_policy(ada, "tool", "book_courier", seen_revision=1, reason="no more")
+    policy = verbs.revert_policy(ada, "tool", "book_courier", 1, seen_revision=2, reason="after all")
     assert (policy.active, policy.revision, policy.rules[0]["votes"]) == (True, 3, 2)
     told = list(PolicyRevision.objects.order_by("revision").values_list("revision", "active", "by", "reason"))
     assert told == [
@@ -263,9 +264,9 @@ def test_a_wrong_role_changes_no_policy(who):
     person = who()
     for change in (
         lambda: setting(by=person),
-        lambda: policy_verbs.clear_policy(person, "tool", "book_courier"),
-        lambda: policy_verbs.revert_policy(person, "tool", "book_courier", 1),
-        lambda: policy_verbs.reapply(person, "tool", "book_courier"),
+        lambda: verbs.clear_policy(person, "tool", "book_courier"),
+        lambda: verbs.revert_policy(person, "tool", "book_courier", 1),
+        lambda: verbs.reapply(person, "tool", "book_courier"),
     ):
         with pytest.raises(NotAllowed):
             change()
@@ -280,7 +281,7 @@ def test_a_stale_page_changes_nothing_and_the_same_form_sent_twice_is_one_change
     with pytest.raises(Stale, match="ada"):
         setting("tool", "book_courier", {"votes": 3}, by=bea, seen_revision=0)
     with pytest.raises(Stale):
-        policy_verbs.clear_policy(bea, "tool", "book_courier", seen_revision=0)
+        verbs.clear_policy(bea, "tool", "book_courier", seen_revision=0)
     assert Policy.objects.get().rules[0]["votes"] == 2
 
 
@@ -317,13 +318,13 @@ def test_a_policy_is_about_something_that_exists_and_has_a_rule():
     with pytest.raises(NotFound):
         setting("tool", "no_such_tool")
     with pytest.raises(Invalid, match="at least one rule"):
-        policy_verbs.set_policy(factories.admin(), "tool", "book_courier", rules=[])
+        verbs.set_policy(factories.admin(), "tool", "book_courier", rules=[])
 
 
 def test_votes_that_nobody_could_give_are_pointed_out():
     factories.operator()
-    rules = policy_verbs.made([{"groups": ["operators"], "votes": 2}], "tool", "book_courier")
-    assert "only 1 person is there" in policy_verbs.too_few(rules)[0]
+    rules = verbs.made([{"groups": ["operators"], "votes": 2}], "tool", "book_courier")
+    assert "only 1 person is there" in verbs.too_few(rules)[0]
 
 
 # --- what is open --------------------------------------------------------------------------------------------------------
@@ -334,13 +335,11 @@ def test_open_approvals_keep_what_they_ask_for_until_the_policy_is_applied_to_th
     approval, ann = asked(), factories.operator("ann")
     vote(ann, approval)
     setting("tool", "book_courier", {"votes": 1, "groups": ["admins"]})
-    preview = policy_verbs.preview_reapply("tool", "book_courier")
+    preview = verbs.preview_reapply("tool", "book_courier")
     assert "1 open approval asks" in preview.sentence and preview.votes_lost == 1
     approval.refresh_from_db()
     assert approval.requirement["votes"] == 2
-    done = policy_verbs.reapply(
-        factories.admin("ada"), "tool", "book_courier", seen_revision=2, reason="new rule"
-    )
+    done = verbs.reapply(factories.admin("ada"), "tool", "book_courier", seen_revision=2, reason="new rule")
     assert len(done.changed) == 1
     approval.refresh_from_db()
     assert (approval.version, approval.requirement["groups"]) == (2, ["admins"])
@@ -350,7 +349,7 @@ def test_open_approvals_keep_what_they_ask_for_until_the_policy_is_applied_to_th
     run = Run.objects.get(pk=approval.run_id)
     assert run.wake_at is not None and run.wake_at <= clock.now()
     assert Event.objects.filter(run_id=run.pk, kind="approval_policy_applied").count() == 1
-    assert not policy_verbs.reapply(factories.admin(), "tool", "book_courier").changed
+    assert not verbs.reapply(factories.admin(), "tool", "book_courier").changed
 
 
 def test_applying_from_a_stale_page_changes_nothing():
@@ -358,7 +357,7 @@ def test_applying_from_a_stale_page_changes_nothing():
     approval = asked()
     setting("tool", "book_courier", {"votes": 2})
     with pytest.raises(Stale):
-        policy_verbs.reapply(factories.admin(), "tool", "book_courier", seen_revision=1)
+        verbs.reapply(factories.admin(), "tool", "book_courier", seen_revision=1)
     approval.refresh_from_db()
     assert approval.version == 1
 

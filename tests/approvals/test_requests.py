@@ -8,8 +8,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
 
-from approvals import policy_verbs, requests
 from approvals.models import Request, RequestVote
+from approvals.policies import verbs
+from approvals.requests import four_eyes
 from runs import clock, codec, services
 from runs.errors import Asked, Invalid, NotAllowed, NotFound, NotFresh, Stale, StateMismatch
 from runs.lifecycle import Actor
@@ -27,7 +28,7 @@ VERBS = {"force_resume", "answer_doubt", "change_limits"}
 
 
 def guard(verb: str, **rule: Any) -> None:
-    policy_verbs.set_policy(
+    verbs.set_policy(
         factories.admin(), "verb", verb, rules=[{"groups": ["admins", "support"], **rule}], reason="four eyes"
     )
 
@@ -44,9 +45,9 @@ def ask(actor: Actor, run: Run, **more: Any) -> Request:
     return Request.objects.get(state=STATE.OPEN)
 
 
-def vote(actor: Actor, request: Request, verdict: str = "approve", **more: Any) -> requests.Outcome:
+def vote(actor: Actor, request: Request, verdict: str = "approve", **more: Any) -> four_eyes.Outcome:
     given = {"digest": request.digest, "reason": "seen"} | more
-    return requests.vote(actor, request.pk, verdict=verdict, **given)
+    return four_eyes.vote(actor, request.pk, verdict=verdict, **given)
 
 
 def waiting() -> Run:
@@ -95,7 +96,7 @@ def test_every_verb_on_limits_goes_through_the_guard():
         and "actor" in getattr(found, "__annotations__", {})
     }
     assert public - {"permit_limits"} <= guards.verbs()["change_limits"]
-    assert set(guards.verbs()) == VERBS == set(requests.VERBS)
+    assert set(guards.verbs()) == VERBS == set(four_eyes.VERBS)
 
 
 def test_limits_are_changed_by_two_people_and_pausing_alone_if_the_rule_says_so():
@@ -184,7 +185,9 @@ def test_nobody_approves_their_own_request():
     request = ask(ada, run)
     with pytest.raises(NotAllowed, match="you asked for this"):
         vote(ada, request)
-    assert not list(requests.open_for(user_of(ada))) and list(requests.open_others(user_of(ada))) == [request]
+    assert not list(four_eyes.open_for(user_of(ada))) and list(four_eyes.open_others(user_of(ada))) == [
+        request
+    ]
     with pytest.raises(IntegrityError, match="request_vote_by_another"), transaction.atomic():
         RequestVote.objects.create(
             request=request,
@@ -322,9 +325,9 @@ def test_whoever_asked_may_take_it_back():
     sam, ada = factories.support("sam"), factories.admin("ada")
     request = ask(sam, waiting())
     with pytest.raises(NotAllowed, match="only sam"):
-        requests.withdraw(ada, request.pk)
-    assert requests.withdraw(sam, request.pk).changed
-    assert not requests.withdraw(sam, request.pk).changed
+        four_eyes.withdraw(ada, request.pk)
+    assert four_eyes.withdraw(sam, request.pk).changed
+    assert not four_eyes.withdraw(sam, request.pk).changed
     with pytest.raises(StateMismatch, match="withdrawn by sam"):
         vote(ada, request)
 
@@ -337,7 +340,7 @@ def test_a_request_expires_by_the_time_of_the_database_and_nothing_is_done():
     run, ada = waiting(), factories.admin("ada")
     request = ask(factories.support("sam"), run)
     clock.shift(timedelta(hours=1))
-    assert not requests.open_for(user_of(ada)).exists()
+    assert not four_eyes.open_for(user_of(ada)).exists()
     assert not vote(ada, request).changed
     request.refresh_from_db()
     assert (request.state, request.closed_by) == (STATE.EXPIRED, "clock")
@@ -359,11 +362,11 @@ def test_further_groups_may_decide_once_it_is_escalated():
     )
     olga = factories.operator()
     request = ask(factories.support(), waiting())
-    assert not requests.open_for(user_of(olga)).exists()
+    assert not four_eyes.open_for(user_of(olga)).exists()
     with pytest.raises(NotAllowed):
         vote(olga, request)
     clock.shift(timedelta(minutes=61))
-    assert list(requests.open_for(user_of(olga))) == [request]
+    assert list(four_eyes.open_for(user_of(olga))) == [request]
     assert "carried out" in vote(olga, request).sentence
 
 

@@ -6,8 +6,9 @@ from typing import cast
 import pytest
 from django.contrib.auth.models import User
 
-from approvals import policies, selectors, services
+from approvals import selectors, services
 from approvals.models import Approval
+from approvals.policies import effective
 from runs import clock
 from runs.lifecycle import Actor
 from runs.states import Status
@@ -15,8 +16,8 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 
-policies.policy("four_eyes", votes=2, exclude_starter=True)
-policies.policy("for_admins", groups=["admins"])
+effective.policy("four_eyes", votes=2, exclude_starter=True)
+effective.policy("for_admins", groups=["admins"])
 
 
 def inbox(actor: Actor) -> list[Approval]:

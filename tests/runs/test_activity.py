@@ -6,9 +6,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from runs import activity, clock
+from runs import clock
 from runs.models import Activity, Run
 from runs.models.worker import BINS
+from runs.pages import activity
 from runs.states import Status
 from tests import factories
 from tests.runs.views.people import client

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.fingerprint import KEPT, LOOKED_AT, Mark, folded
+from runs.diagnosis.fingerprint import KEPT, LOOKED_AT, Mark, folded
 
 SAME = {
     "numbers": ["order 1042 not found", "order 7 not found", "order 1,204 not found"],

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from runs import clock, reasons, selectors, services
+from runs import clock, selectors, services
 from runs.models import Attempt, Run
 from runs.models.operation import Kind, OpStatus
-from runs.reasons import Reason
+from runs.pages import reasons
+from runs.pages.reasons import Reason
 from runs.states import TERMINAL, AttentionKind, Hold, Outcome, Status
 from tests import factories
 

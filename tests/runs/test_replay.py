@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from runs import bundle, services
+from runs import services
+from runs.bundles import bundle
 from runs.engine.worker import RunWorker
 from runs.models import Run
 from runs.workflow import WORKFLOWS, Complete, Goto, Workflow, tool

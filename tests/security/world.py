@@ -13,7 +13,8 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from agentops.models import SavedView
 from approvals.models import Approval, Request
-from runs import clock, codec, failures
+from runs import clock, codec
+from runs.diagnosis import failures
 from runs.models import (
     Attempt,
     AuditEvent,

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from runs import failures
+from runs.diagnosis import failures
 
 
 class Command(BaseCommand):

@@ -19,7 +19,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         # Only now: they import the engine, which `--help` can do without.
-        from runs import replay
+        from runs.bundles import replay
 
         try:
             of = replay.read(options["bundle"])

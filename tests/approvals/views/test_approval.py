@@ -10,8 +10,9 @@ from django.test import Client
 from django.urls import reverse
 
 from agentops.look.samples import HOSTILE
-from approvals import policies, services
+from approvals import services
 from approvals.models import Approval
+from approvals.policies import effective
 from runs import clock, codec
 from runs import services as run_services
 from runs.lifecycle import Actor
@@ -20,9 +21,9 @@ from tests.approvals.views.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
-policies.policy("page_two", votes=2, time_limit=timedelta(hours=1), escalate_to=["support"])
-policies.policy("page_fails", on_expiry="fail")
-policies.policy("page_admins", groups=["admins"])
+effective.policy("page_two", votes=2, time_limit=timedelta(hours=1), escalate_to=["support"])
+effective.policy("page_fails", on_expiry="fail")
+effective.policy("page_admins", groups=["admins"])
 
 
 def url(approval: Approval) -> str:

@@ -9,8 +9,9 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from approvals import policies, services
+from approvals import services
 from approvals.models import Approval, Vote
+from approvals.policies import effective
 from runs import services as run_services
 from runs.models import Event
 from runs.models.run import new_id
@@ -20,9 +21,9 @@ from tests.approvals.views.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
-policies.policy("verdict_two", votes=2)
-policies.policy("verdict_admins", groups=["admins"])
-policies.policy("verdict_starter", exclude_starter=True)
+effective.policy("verdict_two", votes=2)
+effective.policy("verdict_admins", groups=["admins"])
+effective.policy("verdict_starter", exclude_starter=True)
 
 
 def send(client: Client, approval: Approval, verdict: str = "approve", **changes: Any) -> HttpResponse:

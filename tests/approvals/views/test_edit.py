@@ -11,8 +11,9 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from approvals import policies, services, waits
+from approvals import services, waits
 from approvals.models import Approval, ApprovalVersion
+from approvals.policies import effective
 from runs import codec
 from runs.states import Status
 from tests import factories
@@ -20,7 +21,7 @@ from tests.approvals.views.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
-policies.policy("edit_two", votes=2)
+effective.policy("edit_two", votes=2)
 
 QUESTION = {
     "type": "object",

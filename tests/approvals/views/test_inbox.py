@@ -8,8 +8,9 @@ from django.test import Client
 from django.urls import reverse
 
 from agentops.look.samples import HOSTILE
-from approvals import policies, selectors, services
+from approvals import selectors, services
 from approvals.models import Approval
+from approvals.policies import effective
 from runs import clock
 from runs.states import Status
 from tests import factories
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.django_db
 INBOX = reverse("approvals:inbox")
 LIST = reverse("approvals:list")
 
-policies.policy("view_admins", groups=["admins"])
-policies.policy("view_two", votes=2)
+effective.policy("view_admins", groups=["admins"])
+effective.policy("view_two", votes=2)
 
 
 def due_in(approval: Approval, **delta: float) -> None:

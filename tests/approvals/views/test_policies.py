@@ -7,14 +7,14 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from approvals import policies, policy_verbs
 from approvals.models import Approval, Policy
+from approvals.policies import effective, verbs
 from tests import factories
 from tests.people import SignIn
 
 pytestmark = pytest.mark.django_db
 
-policies.policy("page.data", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
+effective.policy("page.data", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
 
 TOOL = ["tool", "book_courier"]
 
@@ -55,7 +55,7 @@ def post(browser: Client, name: str, sent: dict[str, Any], *arguments: Any) -> A
 
 
 def test_the_list_shows_what_the_code_says_beside_what_data_says(ada, olga):
-    policy_verbs.set_policy(
+    verbs.set_policy(
         factories.admin(), *TOOL, rules=[{"groups": ["operators"], "when": "amount > 7", "votes": 2}]
     )
     page = olga.get(reverse("policies:list")).content.decode()
@@ -112,7 +112,7 @@ def test_what_is_no_rule_is_shown_again_with_the_mistake_and_all_that_was_typed(
 
 
 def test_a_stale_form_changes_nothing_and_keeps_what_was_typed(ada):
-    policy_verbs.set_policy(factories.admin("bea"), *TOOL, rules=[{"groups": ["admins"]}])
+    verbs.set_policy(factories.admin("bea"), *TOOL, rules=[{"groups": ["admins"]}])
     answer = post(ada, "edit", form(rule(1, when="amount > 4321")))
     page = answer.content.decode()
     assert answer.status_code == 409

@@ -7,8 +7,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from approvals import policy_verbs
 from approvals.models import Approval, Request, RequestVote
+from approvals.policies import verbs
 from runs import clock
 from runs.models import Run
 from runs.states import Status
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def guard(verb: str = "force_resume", **rule: Any) -> None:
-    policy_verbs.set_policy(factories.admin(), "verb", verb, rules=[{"groups": ["admins"], **rule}])
+    verbs.set_policy(factories.admin(), "verb", verb, rules=[{"groups": ["admins"], **rule}])
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_old_sign_in_is_asked_for_the_password_and_comes_back_with_what_was_t
 
 
 def test_an_approval_can_want_a_young_sign_in_too(olga):
-    policy_verbs.set_policy(
+    verbs.set_policy(
         factories.admin(), "tool", "book_courier", rules=[{"groups": ["operators"], "fresh_minutes": 10}]
     )
     approval = factories.approval(tool="book_courier")

@@ -3,7 +3,7 @@
 import pytest
 from django.urls import reverse
 
-from runs import bulk
+from runs.bulk import selection
 from tests import factories
 from tests.people import SignIn
 
@@ -23,7 +23,7 @@ NEW = reverse("runs:bulk_new")
     ],
 )
 def test_what_the_list_shows_is_what_the_bulk_chooses(listed: dict[str, str], address: str) -> None:
-    assert bulk.address(listed) == address
+    assert selection.address(listed) == address
 
 
 @pytest.mark.django_db

@@ -67,7 +67,7 @@ def test_the_address_without_its_last_slash_leads_there_with_its_filter(browser:
 
 
 def test_more_than_a_thousand_are_said_to_be_more(browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runs.bulk.COUNT_LIMIT", 3)
+    monkeypatch.setattr("runs.bulk.selection.COUNT_LIMIT", 3)
     for _ in range(5):
         factories.run(Status.FAILED)
     html = browser.get(NEW).content.decode()
@@ -316,7 +316,7 @@ def test_hostile_text_is_harmless(text: str, browser: Client, sam: Actor) -> Non
 def test_pages_of_runs_go_on_from_a_place(
     browser: Client, sam: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runs.bulk_page.ITEMS", 2)
+    monkeypatch.setattr("runs.bulk.reading.ITEMS", 2)
     for _ in range(5):
         factories.run(Status.FAILED)
     of = ready(sam)

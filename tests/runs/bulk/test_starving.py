@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from runs import codec
-from runs.bulk import Filter
+from runs.bulk.selection import Filter
 from runs.lifecycle import Actor
 from runs.models import Attempt, Bulk, Run
 from runs.services import bulk, start

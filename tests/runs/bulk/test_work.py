@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 
 from runs import clock, services
-from runs.bulk import Filter
+from runs.bulk.selection import Filter
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, Bulk, BulkItem, Event, Run
 from runs.models.operation import Kind, OpStatus
@@ -86,7 +86,7 @@ def test_all_that_match_are_chosen_oldest_first_and_no_other() -> None:
 
 
 def test_what_is_chosen_is_the_same_whatever_the_size_of_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runs.bulk.WINDOW", 2)
+    monkeypatch.setattr("runs.bulk.selection.WINDOW", 2)
     waiting = {factories.run(status).pk for status in (Status.WAITING, Status.QUEUED, Status.RETRYING) * 3}
     of = ready(factories.support(), "cancel", workflow="parcel")
     assert set(BulkItem.objects.filter(bulk=of).values_list("run_id", flat=True)) == waiting

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from runs import clock, doctor, families, lifecycle
+from runs import clock, doctor, lifecycle
 from runs.engine.execution import attempt_digest
+from runs.kin import families
 from runs.models import Attempt, AuditEvent, Message, Policy, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id

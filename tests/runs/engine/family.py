@@ -4,7 +4,8 @@ from typing import Any
 
 from django.db import transaction
 
-from runs import children, clock, lifecycle
+from runs import clock, lifecycle
+from runs.kin import children
 from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import Kind, OpStatus

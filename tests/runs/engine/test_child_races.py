@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from runs import children, families, lifecycle
+from runs import lifecycle
 from runs.engine.database import Database
 from runs.engine.followups import FollowUps
 from runs.engine.worker import RunWorker
 from runs.errors import VerbError
+from runs.kin import children, families
 from runs.models import Attempt, Run
 from runs.services import cancel
 from runs.states import Status

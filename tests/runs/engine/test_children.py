@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from runs import blobs, children, clock, doctor, families, lifecycle, policies, redaction
-from runs.children import ChildWait
+from runs import blobs, clock, doctor, lifecycle, policies, redaction
 from runs.engine.worker import RunWorker
 from runs.errors import Diverged
+from runs.kin import children, families
+from runs.kin.children import ChildWait
 from runs.models import Attempt, Event, Operation, Run
 from runs.services import cancel, force_resume, pause_workflow, retry
 from runs.states import Status

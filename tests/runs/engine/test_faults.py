@@ -11,9 +11,10 @@ from django.test import Client
 
 from approvals.models import Approval
 from approvals.services import edit
-from runs import clock, reasons
+from runs import clock
 from runs.engine import leases
 from runs.models import Attempt, Operation, Run, Worker
+from runs.pages import reasons
 from runs.services import cancel
 from runs.states import Hold, Status
 from runs.workflow import WORKFLOWS, Complete, Fail, Goto, Retry, Workflow

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from approvals import policies, policy_verbs
 from approvals.models import Approval
+from approvals.policies import effective, verbs
 from approvals.services import decide
 from runs import clock
 from runs.lifecycle import Actor
@@ -32,7 +32,7 @@ def begin(workflow: str, n: int = 0) -> Run:
 
 def setting(scope: str, name: str, **rule: Any) -> Actor:
     ada = factories.admin("ada")
-    policy_verbs.set_policy(ada, scope, name, rules=[{"groups": ["admins"], **rule}])
+    verbs.set_policy(ada, scope, name, rules=[{"groups": ["admins"], **rule}])
     return ada
 
 
@@ -49,13 +49,13 @@ def approve(approval: Approval) -> None:
 @pytest.mark.parametrize("scope", [("tool", "book"), ("workflow", "t_trip")])
 def test_a_tool_that_its_code_leaves_open_is_asked_about_once_data_says_so(scope: tuple[str, str]) -> None:
     ada = setting(*scope, when='name == "hotel"')
-    wait_until(lambda: policies.guarded.holds("book", "t_trip"), 5, "the worker hears of the policy")
+    wait_until(lambda: effective.guarded.holds("book", "t_trip"), 5, "the worker hears of the policy")
     run = begin("t_trip")
     approval = opened(run)
     assert dict(world.ledger) == {"book flight": 1}
     # What is asked for stays asked for, whatever becomes of the policy.
-    policy_verbs.clear_policy(ada, *scope)
-    wait_until(lambda: not policies.guarded.holds("book", "t_trip"), 5, "the worker hears that it is gone")
+    verbs.clear_policy(ada, *scope)
+    wait_until(lambda: not effective.guarded.holds("book", "t_trip"), 5, "the worker hears that it is gone")
     approve(approval)
     wait_until(lambda: world.ledger["book hotel"] == 1, 10, "the hotel is booked")
     until(run, "waiting", also=lambda run: Operation.objects.filter(run=run, kind="signal").exists())

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from runs import comparison
+from runs.diagnosis import comparison
 from runs.models import Attempt, Grant, Run
 from runs.models.operation import Kind, OpStatus
 from runs.states import Outcome, Status

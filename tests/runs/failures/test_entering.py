@@ -10,7 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 import runs
-from runs import clock, failures, lifecycle, services
+from runs import clock, lifecycle, services
+from runs.diagnosis import failures
 from runs.engine import closing
 from runs.engine.execution import record_attempt
 from runs.lifecycle import Actor

@@ -8,7 +8,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from runs import failures, lifecycle, services
+from runs import lifecycle, services
+from runs.diagnosis import failures
 from runs.models import Attempt, AuditEvent, FailureGroup, Grant, Run
 from runs.models.run import new_id
 from runs.services import failures as verbs

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from runs import clock, failures
-from runs.bulk import Filter
+from runs import clock
+from runs.bulk.selection import Filter
+from runs.diagnosis import failures
 from runs.models import FailureGroup, Grant, Run
 from runs.models.run import new_id
 from runs.services import failures as verbs

@@ -25,7 +25,7 @@ from approvals.models import (
     ReadMark,
     Vote,
 )
-from approvals.policy_models import Request, RequestVote
+from approvals.policies.models import Request, RequestVote
 from approvals.services import decide
 from runs import blobs, clock, doctor, lifecycle, services
 from runs.errors import Conflict, Invalid, NotAllowed, NotFound

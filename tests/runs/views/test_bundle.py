@@ -52,7 +52,7 @@ def test_a_run_that_is_not_there_is_not_found_and_a_link_exports_nothing():
 
 
 def test_a_large_bundle_is_streamed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("runs.bundle.IN_MEMORY", 100)
+    monkeypatch.setattr("runs.bundles.bundle.IN_MEMORY", 100)
     response = export(client("support"), factories.run(Status.FAILED).pk)
     assert json.loads(b"".join(response.streaming_content))["about"]["format"] == "agentops bundle"
     response.close()

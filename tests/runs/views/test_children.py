@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from runs import offspring, reasons, selectors
+from runs import selectors
+from runs.kin import offspring
 from runs.models import Run
 from runs.models.operation import Kind, OpStatus
+from runs.pages import reasons
 from runs.states import Status
 from tests import factories
 from tests.runs.engine.family import as_running, ended, parked, silently_ended

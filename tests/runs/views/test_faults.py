@@ -11,9 +11,10 @@ from django.db import connection, connections
 from django.test import Client
 from django.urls import reverse
 
-from runs import clock, doctor, reasons, selectors
+from runs import clock, doctor, selectors
 from runs.models import Attempt, Run
 from runs.models.operation import Kind, OpStatus
+from runs.pages import reasons
 from runs.states import Outcome, Status
 from tests import factories
 from tests.harness.data import fill

@@ -17,8 +17,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from agentops import sign_ins
 from agentops.console import paging
-from approvals import policies, requests
 from approvals.models import Request, RequestVote, Vote
+from approvals.policies import effective
+from approvals.requests import four_eyes
 from runs import access, clock, codec
 from runs.errors import Invalid, NotAllowed, StateMismatch
 from runs.lifecycle import Actor
@@ -55,7 +56,7 @@ class Shown:
     @property
     def state(self) -> str:
         """Which badge it has: an open one whose time is over has expired, though nobody has written that down."""
-        return "expired" if requests.is_over(self.request, self.now) else str(self.request.state)
+        return "expired" if four_eyes.is_over(self.request, self.now) else str(self.request.state)
 
     @property
     def is_open(self) -> bool:
@@ -63,11 +64,11 @@ class Shown:
 
     @cached_property
     def requirement(self) -> dict[str, Any]:
-        return requests.current_requirement(self.request, self.now)
+        return four_eyes.current_requirement(self.request, self.now)
 
     @property
     def who(self) -> str:
-        return policies.who(self.requirement)
+        return effective.who(self.requirement)
 
     @property
     def never(self) -> str:
@@ -91,7 +92,7 @@ class Shown:
 
     @cached_property
     def why_not(self) -> str:
-        return requests.why_not_decide(self.user, self.request, self.now)
+        return four_eyes.why_not_decide(self.user, self.request, self.now)
 
     @property
     def may_vote(self) -> bool:
@@ -128,9 +129,9 @@ class Shown:
 def index(request: HttpRequest) -> HttpResponse:
     """What waits for this person, what waits for others, and what is over."""
     user, now = _user(request), clock.now()
-    mine = [Shown(one, user, now) for one in requests.open_for(user)[: ROWS + 1]]
-    others = [Shown(one, user, now) for one in requests.open_others(user)[: ROWS + 1]]
-    over = requests.visible(user, Request.objects.exclude(state=Request.State.OPEN))
+    mine = [Shown(one, user, now) for one in four_eyes.open_for(user)[: ROWS + 1]]
+    others = [Shown(one, user, now) for one in four_eyes.open_others(user)[: ROWS + 1]]
+    over = four_eyes.visible(user, Request.objects.exclude(state=Request.State.OPEN))
     pages = paging.page(over, request.GET)
     context = {
         "mine": mine[:ROWS],
@@ -163,7 +164,7 @@ def decide(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
     if not form.is_valid():
         return _page(request, request_id, 422, typed=request.POST, errors=form.errors.get("reason", []))
     try:
-        done = requests.vote(
+        done = four_eyes.vote(
             Actor.of(_user(request)),
             request_id,
             signed_in_at=sign_ins.signed_in_at(request),
@@ -182,7 +183,7 @@ def withdraw(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
     """Take one's own request back."""
     _shown(request, request_id)
     try:
-        done = requests.withdraw(
+        done = four_eyes.withdraw(
             Actor.of(_user(request)), request_id, reason=request.POST.get("reason", "")[:2_000]
         )
     except StateMismatch as error:
@@ -198,7 +199,7 @@ def _user(request: HttpRequest) -> User:
 
 def _shown(request: HttpRequest, request_id: uuid.UUID) -> Shown:
     user = _user(request)
-    found = requests.visible(user, Request.objects.filter(pk=request_id)).first()
+    found = four_eyes.visible(user, Request.objects.filter(pk=request_id)).first()
     if found is None:
         raise Http404
     return Shown(found, user, clock.now())
@@ -213,6 +214,6 @@ def _page(
     return render(request, "policies/request.html", context, status=status)
 
 
-def _done(request: HttpRequest, done: requests.Outcome) -> HttpResponse:
+def _done(request: HttpRequest, done: four_eyes.Outcome) -> HttpResponse:
     (messages.success if done.changed else messages.info)(request, done.sentence)
     return redirect(reverse("requests:request", args=[done.request.pk]))

@@ -1,8 +1,8 @@
 """Support bundles: all that is recorded of a run, as people may see it, in one JSON document.
 
-`runs.replay` executes a bundle again. What is written are rows as they stand: values in display form (what is sealed stays
-behind, and its name is told under `hidden`), states as they were recorded, and once each the contents that lie apart. Apps that
-keep more about a run register it (`register`), since `runs` does not know them.
+`runs.bundles.replay` executes a bundle again. What is written are rows as they stand: values in display form (what is sealed
+stays behind, and its name is told under `hidden`), states as they were recorded, and once each the contents that lie apart. Apps
+that keep more about a run register it (`register`), since `runs` does not know them.
 """
 
 import json

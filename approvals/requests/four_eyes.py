@@ -20,8 +20,8 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.urls import reverse
 from django.utils.crypto import constant_time_compare
 
-from approvals import deciders, policies
 from approvals.models import Request, RequestVote, Vote
+from approvals.policies import deciders, effective
 from runs import access, clock, codec, lifecycle, redaction
 from runs.clock import Now
 from runs.errors import Asked, Invalid, NotAllowed, NotFound, Stale, StateMismatch, VerbError
@@ -173,7 +173,7 @@ def before(actor: Actor, name: str, function: str, arguments: Mapping[str, Any])
     if actor.request is not None:
         _check_carried(actor.request, function, arguments)
         return
-    if policies.of_verb(name) is None:
+    if effective.of_verb(name) is None:
         return
     asked = _ask(actor, name, function, arguments)
     if asked is not None:
@@ -213,15 +213,15 @@ def _ask(actor: Actor, name: str, function: str, arguments: Mapping[str, Any]) -
             # Not in the run's history, whose version is what the page has seen.
             _close(one, State.EXPIRED, "clock", "nobody decided in time", in_run=False)
     subject = VERBS[name].look(actor, function, arguments)
-    row = policies.of_verb(name)
+    row = effective.of_verb(name)
     facts = subject.facts | ({} if subject.payload is None else {"arguments": subject.payload})
-    found = None if row is None else policies.match(policies.rules_of(row), facts)
+    found = None if row is None else effective.match(effective.rules_of(row), facts)
     if row is None or found is None:
         return None
     try:
         with transaction.atomic():
             made = _open(
-                actor, name, function, arguments, sent, subject, found, policies.reference(row, found), now
+                actor, name, function, arguments, sent, subject, found, effective.reference(row, found), now
             )
     except IntegrityError:
         mine = _same_again(actor, name, function, sent)
@@ -260,7 +260,7 @@ def _open(
     arguments: Mapping[str, Any],
     sent: str,
     subject: Subject,
-    found: policies.Match,
+    found: effective.Match,
     reference: Mapping[str, Any],
     now: datetime,
 ) -> Request:

@@ -10,7 +10,7 @@ from django.http import QueryDict
 
 from agentops.console.filters import link
 from runs import access
-from runs.bulk import MEANT
+from runs.bulk.selection import MEANT
 from runs.errors import NotAllowed
 from runs.lifecycle import Actor
 from runs.models import Bulk, BulkItem, Run, Worker

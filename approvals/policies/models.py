@@ -18,7 +18,7 @@ def _has_no(path: str) -> Q:
 
 
 class Policy(models.Model):
-    """What the database says instead of the code; `approvals.policies` reads it. Each change is a revision."""
+    """What the database says instead of the code; `approvals.policies.effective` reads it. Each change is a revision."""
 
     class Scope(models.TextChoices):
         POLICY = "policy", "Policy of the code"
@@ -29,7 +29,7 @@ class Policy(models.Model):
     scope = models.TextField(choices=Scope)
     name = models.TextField()
     active = models.BooleanField(default=True, help_text="False: the code decides again")
-    rules = models.JSONField(help_text="See approvals.policies.Rule; the first that holds counts")
+    rules = models.JSONField(help_text="See approvals.policies.effective.Rule; the first that holds counts")
     revision = models.PositiveIntegerField(default=1)
     changed_by = models.TextField(blank=True, default="")
     changed_at = models.DateTimeField(db_default=Now())

@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from runs import registry
-from runs.bulk import DEAD, LABELS, STATUSES, Filter
+from runs.bulk.selection import DEAD, LABELS, STATUSES, Filter
 from runs.forms import Moment
 from runs.models import Bulk
 from runs.models.bulk import CANARY_MOST, RATE_MOST

@@ -15,9 +15,10 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import connection
 
 from agentops.console.times import clock as clock_time
-from runs import access, blobs, clock, codec, timeline
+from runs import access, blobs, clock, codec
 from runs.models import Operation, Run
 from runs.models.operation import Kind, OpStatus
+from runs.pages import timeline
 
 #: Newest runs on a subject that are looked at, with those that they started or that were forked from them.
 RUNS = 1000

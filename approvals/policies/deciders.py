@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import BooleanField, F, Func, Q, TextField
 from django.db.models.functions import Cast
 
-from approvals import policies
+from approvals.policies import effective
 from runs import clock
 from runs.errors import NotAllowed, NotFresh
 from runs.lifecycle import Actor
@@ -41,7 +41,7 @@ def check(actor: Actor, requirement: Mapping[str, Any]) -> None:
         return
     if not set(requirement["groups"]) & groups_of(actor.user):
         people = "members of " if requirement["groups"] else ""
-        raise NotAllowed(f"only {people}{policies.who(requirement)} may decide this")
+        raise NotAllowed(f"only {people}{effective.who(requirement)} may decide this")
 
 
 def check_fresh(requirement: Mapping[str, Any], signed_in_at: datetime | None) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, connection, transaction
 
-from runs import children, lifecycle
+from runs import lifecycle
+from runs.kin import children
 from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus, Rest

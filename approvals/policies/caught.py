@@ -12,12 +12,12 @@ from typing import Any
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection
 
-from approvals.expressions import EvaluationError, Expression
 from approvals.models import Approval, Policy, Request
-from approvals.policies import Rule, match
+from approvals.policies.effective import Rule, match
+from approvals.policies.expressions import EvaluationError, Expression
 from runs import access, blobs, codec, registry
-from runs.limit_page import KINDS_OF_CHANGE
 from runs.models import AuditEvent, Operation, Run
+from runs.pages.limit_page import KINDS_OF_CHANGE
 
 NEWEST = 100
 #: Effects are looked for among so many of the newest rows: an index on their names would be paid for by each of them.

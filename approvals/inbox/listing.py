@@ -14,8 +14,9 @@ from django.http import QueryDict
 from django.urls import reverse
 
 from agentops.console import badges, paging, polling
-from approvals import inbox, selectors
-from approvals.inbox import Key, Line, Wanted
+from approvals import selectors
+from approvals.inbox import worklist
+from approvals.inbox.worklist import Key, Line, Wanted
 from approvals.models import Approval, ItemKind
 from runs.selectors import COUNT_LIMIT
 
@@ -138,7 +139,7 @@ class Entry:
 
     @property
     def is_open(self) -> bool:
-        return inbox.waits(self.line)
+        return worklist.waits(self.line)
 
     @cached_property
     def look(self) -> badges.Badge:
@@ -262,7 +263,7 @@ class Listing:
             which = [(ItemKind.APPROVAL, row.pk) for row in self.pages.rows]
         else:
             # Of all kinds, so that each segment says how many there are.
-            every = inbox.keys(user, _any_kind(self.wanted))
+            every = worklist.keys(user, _any_kind(self.wanted))
             self.counts = Counter(str(key.kind) for key in every)
             self.keys = [key for key in every if self.wanted.kind in ("", key.kind)]
             self.start, self.end = self._page(query)
@@ -276,7 +277,7 @@ class Listing:
             self.entries = self._entries(which)
 
     def _entries(self, which: list[tuple[ItemKind, uuid.UUID]]) -> list[Entry]:
-        found = inbox.lines(self.user, which)
+        found = worklist.lines(self.user, which)
         if self.selected is not None:
             here = (self.selected.kind, self.selected.item)
             self.selected_line = next((line for line in found if (line.kind, line.item) == here), None)
@@ -501,7 +502,7 @@ def key_of(line: Line) -> Key:
 
 def key_of_approval(approval: Approval) -> Key:
     """The same of an approval."""
-    target = approval.expires_at or approval.opened_at + inbox.TARGETS[ItemKind.APPROVAL]
+    target = approval.expires_at or approval.opened_at + worklist.TARGETS[ItemKind.APPROVAL]
     return Key(target, ItemKind.APPROVAL, approval.pk)
 
 

@@ -11,9 +11,11 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, F, Q, QuerySet
 from pydantic import ValidationError
 
-from approvals import policies, requests, services, waits
+from approvals import services, waits
 from approvals.models import Approval, ApprovalVersion, Policy, PolicyRevision
-from approvals.policies import Rule
+from approvals.policies import effective
+from approvals.policies.effective import Rule
+from approvals.requests import four_eyes
 from runs import clock, codec, lifecycle, redaction, registry
 from runs.clock import Now
 from runs.errors import Invalid, NotFound, Stale
@@ -36,23 +38,23 @@ def known_names() -> Iterator[tuple[str, str]]:
     """Every (scope, name) that a policy can be made for, in the order of the list."""
     named = {tool.approval for tool in registry.tools() if tool.approval}
     rows = Policy.objects.filter(scope=Scope.POLICY).values_list("name", flat=True)
-    yield from ((Scope.POLICY, name) for name in sorted(named | set(policies.declared()) | set(rows)))
+    yield from ((Scope.POLICY, name) for name in sorted(named | set(effective.declared()) | set(rows)))
     yield from ((Scope.TOOL, tool.name) for tool in registry.tools() if tool.effect)
     yield from ((Scope.WORKFLOW, workflow.name) for workflow in registry.workflows())
-    yield from ((Scope.VERB, name) for name in requests.VERBS)
+    yield from ((Scope.VERB, name) for name in four_eyes.VERBS)
 
 
 def check_known(scope: str, name: str) -> None:
     """Raise NotFound for what neither the code nor the database knows."""
     match scope:
         case Scope.VERB:
-            known = name in requests.VERBS
+            known = name in four_eyes.VERBS
         case Scope.TOOL:
             known = any(tool.name == name and tool.effect for tool in registry.tools())
         case Scope.WORKFLOW:
             known = any(workflow.name == name for workflow in registry.workflows())
         case Scope.POLICY:
-            known = name in policies.declared() or any(tool.approval == name for tool in registry.tools())
+            known = name in effective.declared() or any(tool.approval == name for tool in registry.tools())
             known = known or Policy.objects.filter(scope=scope, name=name).exists()
         case _:
             known = False
@@ -64,7 +66,7 @@ def fields_of(scope: str, name: str) -> list[str]:
     """Fields that an expression can read here, as far as the code declares them; empty where anything may come."""
     match scope:
         case Scope.VERB:
-            return list(requests.VERBS[name].fields) if name in requests.VERBS else []
+            return list(four_eyes.VERBS[name].fields) if name in four_eyes.VERBS else []
         case Scope.TOOL:
             return _arguments(name)
         case Scope.POLICY:
@@ -92,8 +94,8 @@ def made(given: Iterable[Mapping[str, Any]], scope: str, name: str) -> list[Rule
             raise Invalid(f"rule {number}: {problem}")
     if not rules:
         raise Invalid("a policy has at least one rule")
-    if len(rules) > policies.MOST_RULES:
-        raise Invalid(f"a policy has at most {policies.MOST_RULES} rules")
+    if len(rules) > effective.MOST_RULES:
+        raise Invalid(f"a policy has at most {effective.MOST_RULES} rules")
     return rules
 
 
@@ -157,7 +159,7 @@ def set_policy(
     """Let data decide instead of the code. Approvals that are open keep what they ask for.
 
     Args:
-        rules: as `approvals.policies.Rule`; the first whose expression holds counts.
+        rules: as `approvals.policies.effective.Rule`; the first whose expression holds counts.
         seen_revision: revision of the policy on the page, 0 for none; None: the caller has no page.
 
     Raises NotAllowed, NotFound, Invalid, Stale.
@@ -381,8 +383,8 @@ def _requirement(
     approval: Approval, run: Run, encoded: Any, active: Sequence[Policy] | None = None
 ) -> dict[str, Any]:
     tool = services.tool_of(approval)
-    call = policies.Call(approval.policy, approval.name if tool else "", run.workflow)
-    return policies.requirement(call, codec.decode(encoded), run, active)
+    call = effective.Call(approval.policy, approval.name if tool else "", run.workflow)
+    return effective.requirement(call, codec.decode(encoded), run, active)
 
 
 def _asks_the_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:

@@ -23,7 +23,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from runs import blobs, bundle, children, codec, history, registry
+from runs import blobs, codec, history, registry
+from runs.bundles import bundle
 from runs.engine import statements
 from runs.engine.context import AsyncContext, Context
 from runs.engine.database import Database
@@ -33,6 +34,7 @@ from runs.engine.lease import Lease
 from runs.engine.requests import Block, Requests, Respond
 from runs.engine.visit import Visit
 from runs.errors import AgentopsError, Diverged, Suspend
+from runs.kin import children
 from runs.models.operation import OpStatus
 from runs.registry import COMPENSATE, UnknownWorkflow
 from runs.states import BY_PEOPLE, Outcome

@@ -9,9 +9,9 @@ from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
 from django.urls import reverse
 
 from agentops.console import polling
-from approvals import handling, inbox, listing
-from approvals.inbox import Line
-from approvals.listing import Entry
+from approvals.inbox import handling, listing, worklist
+from approvals.inbox.listing import Entry
+from approvals.inbox.worklist import Line
 from approvals.models import Comment, ItemKind
 from runs.models import Attempt, Operation
 from runs.models.operation import OpStatus
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def is_open(self) -> bool:
-        return inbox.waits(self.line)
+        return worklist.waits(self.line)
 
     @property
     def is_late(self) -> bool:

@@ -12,11 +12,12 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from approvals import caught, policies, policy_verbs, requests
-from approvals.expressions import ExpressionError, compile_expression
 from approvals.models import Policy, PolicyRevision
-from approvals.policies import Rule
-from approvals.policy_forms import PolicyForm, ReasonForm, TryForm
+from approvals.policies import caught, effective, verbs
+from approvals.policies.effective import Rule
+from approvals.policies.expressions import ExpressionError, compile_expression
+from approvals.policies.forms import PolicyForm, ReasonForm, TryForm
+from approvals.requests import four_eyes
 from runs import access, clock, registry
 from runs.errors import Invalid, NotFound, Stale
 from runs.lifecycle import Actor
@@ -52,7 +53,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        return requests.VERBS[self.name].title if self.scope == Scope.VERB else self.name
+        return four_eyes.VERBS[self.name].title if self.scope == Scope.VERB else self.name
 
     @property
     def url(self) -> str:
@@ -73,7 +74,7 @@ class Entry:
     @cached_property
     def rules(self) -> list[Rule]:
         """What acts now; empty while the code decides."""
-        return policies.rules_of(self.policy) if self.policy is not None and self.policy.active else []
+        return effective.rules_of(self.policy) if self.policy is not None and self.policy.active else []
 
     @cached_property
     def said(self) -> list["Said"]:
@@ -105,13 +106,13 @@ class Entry:
 
     @property
     def known_fields(self) -> list[str]:
-        return policy_verbs.fields_of(self.scope, self.name)
+        return verbs.fields_of(self.scope, self.name)
 
 
 def _code_of(name: str) -> list[str]:
-    policy = policies.named(name)
+    policy = effective.named(name)
     asked = policy.requirement(Run(started_by_name="whoever started the run"))
-    said = policies.in_words(asked)
+    said = effective.in_words(asked)
     return [*(["Only for some calls, which its code tells apart"] if policy.when else []), *said]
 
 
@@ -130,7 +131,7 @@ def in_words(rules: list[Rule], *, of_verb: bool = False) -> list[Said]:
         Said(
             number,
             rule.when,
-            policies.in_words(rule.requirement(starter if rule.exclude_starter else []), of_verb=of_verb),
+            effective.in_words(rule.requirement(starter if rule.exclude_starter else []), of_verb=of_verb),
         )
         for number, rule in enumerate(rules, start=1)
     ]
@@ -144,7 +145,7 @@ def in_words(rules: list[Rule], *, of_verb: bool = False) -> list[Said]:
 def index(request: HttpRequest) -> HttpResponse:
     """Everything that a policy can be about, the code's default beside the override."""
     rows = {(row.scope, row.name): row for row in Policy.objects.all()}
-    entries = [Entry(scope, name, rows.get((scope, name))) for scope, name in policy_verbs.known_names()]
+    entries = [Entry(scope, name, rows.get((scope, name))) for scope, name in verbs.known_names()]
     groups = [
         (TITLES[scope], ABOUT[scope], [entry for entry in entries if entry.scope == scope])
         for scope in TITLES
@@ -213,7 +214,7 @@ def edit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
         return _form(request, entry, form, 422)
     given = form.reason.cleaned_data
     try:
-        policy_verbs.set_policy(
+        verbs.set_policy(
             _actor(request),
             scope,
             name,
@@ -236,9 +237,9 @@ def edit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
 def _starting_point(entry: Entry) -> list[Rule]:
     """What the form of a new policy begins with: what its code asks for, as far as data can say it."""
     if entry.is_verb:
-        return [Rule(groups=("admins",), time_limit_s=policies.DAY_S)]
+        return [Rule(groups=("admins",), time_limit_s=effective.DAY_S)]
     named = registry.tool(entry.name).approval if entry.scope == Scope.TOOL else entry.name
-    code = policies.named(named or "")
+    code = effective.named(named or "")
     limit = code.time_limit
     return [
         Rule(
@@ -250,7 +251,7 @@ def _starting_point(entry: Entry) -> list[Rule]:
             escalate_to=code.escalation.groups if code.escalation else (),
             escalate_for_s=int(code.escalation.time_limit.total_seconds())
             if code.escalation
-            else policies.DAY_S,
+            else effective.DAY_S,
         )
     ]
 
@@ -260,15 +261,15 @@ def _preview(request: HttpRequest, entry: Entry, form: PolicyForm) -> dict[str, 
     if not form.rules_valid():
         return {}
     try:
-        rules = policy_verbs.made(form.given, entry.scope, entry.name)
+        rules = verbs.made(form.given, entry.scope, entry.name)
     except Invalid as error:
         form.say(error)
         return {}
     return {
         "preview": in_words(rules, of_verb=entry.is_verb),
-        "warnings": policy_verbs.too_few(rules),
+        "warnings": verbs.too_few(rules),
         "trial": caught.try_rules(_user(request), entry.scope, entry.name, rules),
-        "open": policy_verbs.open_under(entry.scope, entry.name).count(),
+        "open": verbs.open_under(entry.scope, entry.name).count(),
     }
 
 
@@ -278,7 +279,7 @@ def clear(request: HttpRequest, scope: str, name: str) -> HttpResponse:
     """Let the code decide again."""
 
     def verb(by: Actor, seen: int, reason: str) -> str:
-        policy_verbs.clear_policy(by, scope, name, seen_revision=seen, reason=reason)
+        verbs.clear_policy(by, scope, name, seen_revision=seen, reason=reason)
         return "The code decides again. Approvals that are open keep what they ask for."
 
     entry = _to_change(request, scope, name)
@@ -304,10 +305,10 @@ def revert(request: HttpRequest, scope: str, name: str, revision: int) -> HttpRe
         raise Http404
 
     def verb(by: Actor, seen: int, reason: str) -> str:
-        policy_verbs.revert_policy(by, scope, name, revision, seen_revision=seen, reason=reason)
+        verbs.revert_policy(by, scope, name, revision, seen_revision=seen, reason=reason)
         return f"The policy says again what revision {revision} said."
 
-    said = in_words(policies.rules_of(earlier), of_verb=entry.is_verb) if earlier.active else []
+    said = in_words(effective.rules_of(earlier), of_verb=entry.is_verb) if earlier.active else []
     sentence = (
         "It makes a new revision with these rules:"
         if said
@@ -332,13 +333,13 @@ def reapply(request: HttpRequest, scope: str, name: str) -> HttpResponse:
     entry = _to_change(request, scope, name)
 
     def verb(by: Actor, seen: int, reason: str) -> str:
-        done = policy_verbs.reapply(by, scope, name, seen_revision=seen, reason=reason)
+        done = verbs.reapply(by, scope, name, seen_revision=seen, reason=reason)
         count = len(done.changed)
         return (
             f"{count} open {'approval asks' if count == 1 else 'approvals ask'} for what the policy says now."
         )
 
-    found = policy_verbs.preview_reapply(scope, name)
+    found = verbs.preview_reapply(scope, name)
     return _verb(
         request,
         entry,
@@ -402,7 +403,7 @@ def _actor(request: HttpRequest) -> Actor:
 
 def entry_or_404(scope: str, name: str) -> Entry:
     try:
-        policy_verbs.check_known(scope, name)
+        verbs.check_known(scope, name)
     except NotFound:
         raise Http404 from None
     return Entry(scope, name, Policy.objects.filter(scope=scope, name=name).first())
@@ -410,7 +411,7 @@ def entry_or_404(scope: str, name: str) -> Entry:
 
 def _to_change(request: HttpRequest, scope: str, name: str) -> Entry:
     """The entry, for somebody who may change it. Raises NotAllowed where the permission does not reach."""
-    policy_verbs.permit_change(_actor(request), scope, name)
+    verbs.permit_change(_actor(request), scope, name)
     return entry_or_404(scope, name)
 
 
@@ -429,13 +430,13 @@ def _show(request: HttpRequest, entry: Entry, status: int = 200, **more: Any) ->
     history = PolicyRevision.objects.filter(policy=entry.policy).order_by("-revision")
     context = {
         "history": [
-            (one, in_words(policies.rules_of(one), of_verb=entry.is_verb) if one.active else [])
+            (one, in_words(effective.rules_of(one), of_verb=entry.is_verb) if one.active else [])
             for one in history[:HISTORY]
         ],
         "trial": caught.try_rules(_user(request), entry.scope, entry.name, entry.rules)
         if entry.active
         else None,
-        "warnings": policy_verbs.too_few(entry.rules),
+        "warnings": verbs.too_few(entry.rules),
     }
     return render(request, "policies/policy.html", _context(request, entry) | context | more, status=status)
 
@@ -443,7 +444,7 @@ def _show(request: HttpRequest, entry: Entry, status: int = 200, **more: Any) ->
 def _form(
     request: HttpRequest, entry: Entry, form: PolicyForm, status: int = 200, **more: Any
 ) -> HttpResponse:
-    context = {"form": form, "may_add": len(form.rules) < policies.MOST_RULES} | more
+    context = {"form": form, "may_add": len(form.rules) < effective.MOST_RULES} | more
     return render(request, "policies/edit.html", _context(request, entry) | context, status=status)
 
 

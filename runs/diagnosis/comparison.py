@@ -16,7 +16,7 @@ from django.db.models import CharField, Q, QuerySet, TextField
 from django.db.models.functions import MD5, Cast
 
 from runs import access, blobs, history
-from runs.failures import Person
+from runs.diagnosis.failures import Person
 from runs.models import Attempt, Operation, Run
 from runs.models.operation import OpStatus
 from runs.selectors import PAYLOADS

@@ -20,7 +20,7 @@ from django.db.models import Case, Exists, IntegerField, Max, Model, OuterRef, Q
 
 from runs import access, clock, lifecycle
 from runs.clock import Now
-from runs.fingerprint import LOOKED_AT, Mark, folded
+from runs.diagnosis.fingerprint import LOOKED_AT, Mark, folded
 from runs.lifecycle import Actor
 from runs.models import Attempt, AuditEvent, FailureGroup, FailureTally, Run
 from runs.models.failure import target_of

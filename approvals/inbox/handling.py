@@ -13,7 +13,7 @@ from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin, User
 from django.db import connection
 from django.db.models import QuerySet
 
-from approvals.inbox import ACTS
+from approvals.inbox.worklist import ACTS
 from approvals.models import Approval, Comment, Item, ItemKind
 from approvals.services import check_may_decide
 from runs import clock, codec, lifecycle

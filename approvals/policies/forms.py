@@ -8,7 +8,7 @@ from django import forms
 from django.contrib.auth.models import Group, User
 from django.http import QueryDict
 
-from approvals.policies import MOST_RULES, Rule
+from approvals.policies.effective import MOST_RULES, Rule
 from runs.errors import Invalid
 
 EXPIRIES = [

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from agentops.console.times import duration
 from runs.models import Run
-from runs.reasons import Why
+from runs.pages.reasons import Why
 from runs.states import Status
 
 

@@ -14,9 +14,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from agentops.console import polling
-from approvals import handling, inbox, views
-from approvals.case import Case
-from approvals.listing import Listing, address, key_of, read, url_of
+from approvals import views
+from approvals.inbox import handling, worklist
+from approvals.inbox.case import Case
+from approvals.inbox.listing import Listing, address, key_of, read, url_of
 from approvals.models import ItemKind
 from runs import access, clock
 from runs.errors import Invalid, StateMismatch
@@ -67,7 +68,7 @@ def _kind(text: str) -> ItemKind:
 
 
 def _case(request: HttpRequest, kind: ItemKind, item_id: uuid.UUID, now: datetime) -> Case:
-    found = inbox.line(views.user_of(request), kind, item_id)
+    found = worklist.line(views.user_of(request), kind, item_id)
     if found is None:
         raise Http404
     if not access.may(request.user, "runs.view_run", Run(workflow=found.workflow, subject=found.subject)):
@@ -167,7 +168,7 @@ def comment(request: HttpRequest, kind: str, item_id: uuid.UUID) -> HttpResponse
 def read_mark(request: HttpRequest, kind: str, item_id: uuid.UUID) -> HttpResponse:
     """Note that this person has it before them. Sent by the page itself, or by its button."""
     user = views.user_of(request)
-    found = inbox.line(user, _kind(kind), item_id)
+    found = worklist.line(user, _kind(kind), item_id)
     if found is None:
         raise Http404
     handling.mark_read(user, found.kind, item_id, found.run_id)
@@ -198,7 +199,7 @@ def _again(
 ) -> HttpResponse:
     typed = {"refusal": views.as_sentence(sentence), "typed_comment": request.POST.get("text", "")} | more
     if more.get("asks") == "assign":
-        found = inbox.line(views.user_of(request), kind, item_id)
+        found = worklist.line(views.user_of(request), kind, item_id)
         if found is None:
             raise Http404
         typed["people"] = handling.people_who_may(kind, found.approval)

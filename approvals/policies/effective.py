@@ -22,8 +22,8 @@ from django.db.models import Q
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from agentops.console import times
-from approvals.expressions import EvaluationError, Expression, ExpressionError, compile_expression
 from approvals.models import Policy, PolicyRevision
+from approvals.policies.expressions import EvaluationError, Expression, ExpressionError, compile_expression
 from runs.models import Run
 
 OnExpiry = Literal["reject", "fail", "park", "approve"]

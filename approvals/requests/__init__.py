@@ -1,0 +1,1 @@
+"""Requests: a verb that somebody wants to do and others approve first."""

@@ -1,0 +1,1 @@
+"""Parents and child runs."""
