@@ -3,12 +3,15 @@
 from typing import Any, cast
 
 from django.contrib.auth import views
-from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.forms import AuthenticationForm, SetPasswordForm
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpResponse
 from django.urls import reverse_lazy
 
 from agentops import guesses
+from agentops.people.services import links, password_chosen
 
 
 class SignInForm(AuthenticationForm):
@@ -56,3 +59,39 @@ class ChangePassword(views.PasswordChangeView):
     """Change one's own password; the session of this browser goes on, all others end."""
 
     success_url = reverse_lazy("password_change_done")
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        with transaction.atomic():
+            password_chosen(cast(User, self.request.user), "with the one before")
+            return super().form_valid(form)
+
+
+class FirstSignIn(views.PasswordResetConfirmView):
+    """Choose a password by the link that an administrator passed on, and be signed in. A used or old link says so."""
+
+    token_generator = links
+    post_reset_login = True
+    post_reset_login_backend = "agentops.backend.Backend"
+    success_url = reverse_lazy("home")
+    template_name = "registration/first_sign_in.html"
+
+    def get_user(self, uidb64: str) -> User | None:
+        """The person of the link; nobody, where they are switched off."""
+        found = super().get_user(uidb64)
+        return found if isinstance(found, User) and found.is_active else None
+
+    def form_valid(self, form: SetPasswordForm[User]) -> HttpResponse:
+        token = self.request.session[views.INTERNAL_RESET_SESSION_TOKEN]
+        with transaction.atomic():
+            # Of two browsers with one link, the second finds it used.
+            person = User.objects.select_for_update(no_key=True).get(pk=form.user.pk)
+            if not (person.is_active and links.check_token(person, token)):
+                self.validlink = False
+                return self.render_to_response(self.get_context_data(form=None))
+            password_chosen(person)
+            return super().form_valid(form)
+
+    def form_invalid(self, form: SetPasswordForm[User]) -> HttpResponse:
+        response = super().form_invalid(form)
+        response.status_code = 422
+        return response

@@ -11,7 +11,8 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
-from approvals import selectors
+from approvals.inbox import navigation
+from runs import access
 from runs.pages import limit_page
 
 THEMES = ("system", "light", "dark")
@@ -39,9 +40,9 @@ class Counts:
         """Number and what it means."""
         if not isinstance(self._user, User):
             return {}
-        waiting = selectors.waiting(self._user)
+        waiting = navigation.waiting(self._user)
         return {
-            "approvals:inbox": (waiting.approvals, "Open approvals that you may decide"),
+            "approvals:inbox": (waiting.inbox, "Things in the inbox that you may act on"),
             "runs:list": (waiting.attention, "Runs that need attention"),
             "runs:failures": (waiting.failures, "Open groups of failures"),
             "requests:list": (waiting.requests, "Open requests that you may decide"),
@@ -60,7 +61,7 @@ class Line:
     @property
     def most(self) -> int:
         """So far it is counted."""
-        return selectors.NAVIGATION_LIMIT
+        return navigation.LIMIT
 
     @property
     def count(self) -> int:
@@ -81,6 +82,8 @@ NAVIGATION = (
     Entry("runs:limits", "Limits", "limits", "runs.view_policy", administer=True),
     Entry("runs:workers", "Workers", "workers", "runs.view_worker", administer=True),
     Entry("policies:list", "Policies", "a-approved", "approvals.view_policy", administer=True),
+    Entry("audit:list", "Audit", "audit", "runs.view_auditevent", administer=True),
+    Entry("people:list", "People", "people", "runs.manage_people", administer=True),
 )
 
 
@@ -98,7 +101,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
         counts = Counts(user)
         for entry in NAVIGATION:
             url = _url(entry.view)
-            if url and (not entry.permission or user.has_perm(entry.permission)):
+            if url and (not entry.permission or access.may(user, entry.permission)):
                 current = request.path == url if entry.view == "home" else request.path.startswith(url)
                 lines.append(Line(entry, url, current, counts))
     return {

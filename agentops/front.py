@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.contrib.auth.models import User
+from django.db.models import F, Value
 
 from agentops.console.sparkline import Sparkline, sparkline
 from approvals.inbox import worklist
@@ -45,7 +46,8 @@ class Failing:
     """A failure group and its trend."""
 
     group: FailureGroup
-    trend: Sparkline
+    trend: Sparkline | None
+    """None for who sees only some of its runs."""
     message: str
     """Of its error; empty for whoever may not see what is in runs."""
 
@@ -111,18 +113,17 @@ class Front:
 
 
 def front(user: User) -> Front:
-    """Eight queries at most, each on an index; nothing is counted beyond COUNT_LIMIT."""
-    now = clock.now()
+    """Seven queries at most, each on an index; nothing is counted beyond COUNT_LIMIT."""
     keys = worklist.keys(user, worklist.Wanted())
-    groups = list(failures.unhandled(user)[:ROWS])
-    trends = failures.trends([group.pk for group in groups])
+    groups, read_at = failures.latest(user, ROWS)
+    now = read_at or clock.now()
     queues = list(activity.look_at_queues().values()) if access.may(user, "runs.view_worker") else []
     unserved = [queue for queue in queues if queue.unserved]
     late = [q for q in queues if not q.unserved and q.due and (q.oldest_s or 0) > LATE_S]
-    day = activity.day()
     # Everything that all queues did says nothing of the part that this person may see.
-    whole = access.everywhere(user, "runs.view_run")
-    done, errors = (day.completed, day.failed) if whole else ([], [])
+    day = activity.day() if access.everywhere(user, "runs.view_run") else None
+    done, errors = (day.completed, day.failed) if day else ([], [])
+    slow, parked = _standing(user)
     return Front(
         waiting=len(keys),
         late=sum(key.due <= now for key in keys),
@@ -130,15 +131,17 @@ def front(user: User) -> Front:
         failing=[
             Failing(
                 group,
-                sparkline(trends[group.pk].days, f"{sum(trends[group.pk].days)} in 14 days"),
+                sparkline(trend.days, f"{sum(trend.days)} in 14 days")
+                if failures.seen_whole(user, group)
+                else None,
                 group.message if failures.may_read(user, group) else "",
             )
-            for group in groups
+            for group, trend in groups
         ],
-        slow=_slow(user),
+        slow=slow,
         late_queues=sorted(late, key=lambda queue: -(queue.oldest_s or 0))[:ROWS],
         unserved=unserved[:ROWS],
-        parked=_parked(user),
+        parked=parked,
         completed=sparkline(done, f"Completed in 24 hours: {sum(done):,}"),
         failed=sparkline(errors, f"Attempts that failed in 24 hours: {sum(errors):,}"),
         done=sum(done),
@@ -146,17 +149,26 @@ def front(user: User) -> Front:
     )
 
 
-def _slow(user: User) -> Sequence[Run]:
-    """Attempts that have been going on longest: of the runs that workers have now, which are few (run_by_status)."""
+def _standing(user: User) -> tuple[list[Run], list[Parked]]:
+    """Attempts that have been going on longest, and how many runs each hold keeps. One query.
+
+    The first are looked for among the runs that workers have now, which are few (`run_by_status`); of the others the first
+    COUNT_LIMIT + 1 are looked at (`run_parked`).
+    """
+    columns = ("id", "workflow", "subject", "step", "attempt_no", "attempt_started_at", "wake_at")
     running = access.visible(user, Run.objects.filter(status=Status.RUNNING))
-    found = running.filter(attempt_started_at__lt=clock.Now() - SLOW).order_by("attempt_started_at")
-    return list(
-        found.only("workflow", "subject", "step", "attempt_no", "attempt_started_at", "wake_at")[:ROWS]
+    slow = running.filter(attempt_started_at__lt=clock.Now() - SLOW).annotate(hold=Value(""))
+    held = access.visible(user, Run.objects.exclude(held_by__in=["", Hold.PAUSED])).annotate(
+        hold=F("held_by")
     )
-
-
-def _parked(user: User) -> list[Parked]:
-    """Runs that wait for a capable worker or for room under a limit, of the first COUNT_LIMIT + 1 of them (run_parked)."""
-    held = access.visible(user, Run.objects.exclude(held_by__in=["", Hold.PAUSED]))
-    some = Counter(held.values_list("held_by", flat=True)[: COUNT_LIMIT + 1])
-    return [Parked(hold, runs) for hold, runs in some.most_common()]
+    both = (
+        slow.order_by("attempt_started_at")
+        .values_list(*columns, "hold")[:ROWS]
+        .union(held.order_by().values_list(*columns, "hold")[: COUNT_LIMIT + 1], all=True)
+    )
+    found = list(both)
+    late = [Run(**dict(zip(columns, row, strict=False))) for row in found if not row[-1]]
+    late.sort(key=lambda run: (run.attempt_started_at, run.pk))
+    return late, [
+        Parked(hold, runs) for hold, runs in Counter(row[-1] for row in found if row[-1]).most_common()
+    ]

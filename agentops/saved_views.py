@@ -6,16 +6,23 @@ from typing import Any, cast
 from django import forms
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from agentops.console.hostile import plain
 from agentops.models import SavedView
 
-#: Lists that keep views.
-LISTS = ("runs:list", "runs:failures", "runs:bulks", "approvals:inbox")
+#: Lists that keep views, and what people call them.
+LISTS = {
+    "runs:list": "runs",
+    "runs:failures": "failures",
+    "runs:bulks": "bulks",
+    "approvals:inbox": "the inbox",
+    "audit:list": "the audit",
+    "people:list": "people",
+}
 MOST = 50
 #: Where a page of a list begins is no part of a view.
 PLACES = ("before", "after")
@@ -40,7 +47,10 @@ class Choice:
 
 def choices(request: HttpRequest, page: str) -> dict[str, Any]:
     """What the menu of saved views on a list shows. One query."""
-    here = _normal(request.GET.urlencode())
+    return _choices(request, page, _normal(request.GET.urlencode()))
+
+
+def _choices(request: HttpRequest, page: str, here: str) -> dict[str, Any]:
     found = SavedView.objects.filter(user=cast(User, request.user), page=page).order_by("name")[:MOST]
     views = [Choice(one, f"{reverse(page)}?{one.query}", one.query == here) for one in found]
     return {
@@ -59,6 +69,18 @@ def _normal(query: str) -> str:
         if name not in PLACES:
             kept.setlist(name, [value for value in parts.getlist(name) if value])
     return kept.urlencode()
+
+
+@require_safe
+def listed(request: HttpRequest) -> HttpResponse:
+    """One's own views of a list on a page of their own, for a list that has no room for the menu; `query` are its filters."""
+    page = request.GET.get("page", "runs:list")
+    if page not in LISTS:
+        raise Http404
+    here = _normal(request.GET.get("query", ""))
+    back = f"{reverse(page)}?{here}" if here else reverse(page)
+    context = _choices(request, page, here) | {"name": LISTS[page], "back": back}
+    return render(request, "saved_views.html", context)
 
 
 @require_POST

@@ -157,6 +157,8 @@ CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"
 AGENTOPS_WORKER_QUEUES = env.items("AGENTOPS_WORKER_QUEUES", ("default",))
 AGENTOPS_WORKER_PROCESSES = env.integer("AGENTOPS_WORKER_PROCESSES", 2, minimum=1)
 AGENTOPS_WORKER_SLOTS = env.integer("AGENTOPS_WORKER_SLOTS", 16, minimum=1)
+# What workers say of the code that they execute; unset: the versions of what is installed.
+AGENTOPS_CODE_VERSION = env.text("AGENTOPS_CODE_VERSION")
 # Seconds that running steps and tasks get to finish when workers are stopped.
 AGENTOPS_GRACE_SECONDS = env.integer("AGENTOPS_GRACE_SECONDS", 30, minimum=0)
 

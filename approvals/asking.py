@@ -8,12 +8,12 @@ from django.utils.crypto import constant_time_compare
 
 from approvals.models import Approval, Question
 from approvals.questions import say
-from approvals.services import RUN_OF, check_may_decide
+from approvals.services import RUN_OF, check_may_decide, permit_decision
 from runs import codec, lifecycle
 from runs.errors import Invalid, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Run
-from runs.services.verb import Done, permit, verb
+from runs.services.verb import Done, permit_somewhere, verb
 from runs.states import Status
 
 TEXT_LENGTH = 2_000
@@ -33,8 +33,9 @@ def ask(
     Raises NotAllowed (whoever may not decide may not ask either), NotFound, Invalid (nothing asked, or too much), Stale,
     StateMismatch (decided, expired or void).
     """
-    permit(actor, "approvals.decide_approval")
+    permit_somewhere(actor, "approvals.decide_approval")
     run, approval = _locked(approval_id)
+    permit_decision(actor, run)
     check_may_decide(actor, approval)
     if Question.objects.filter(pk=token).exists():
         return Done(run, "You had already asked that.", changed=False)

@@ -1,4 +1,4 @@
-"""What people read around a request before they decide: questions, comments, messages, and what was decided in like cases."""
+"""What people read around a request before they decide: votes, questions, comments, messages, and decisions in like cases."""
 
 import json
 import uuid
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection
 from django.urls import reverse
 
 from approvals.models import Answer, Approval
 from approvals.payload import Field, Kind, fields
+from runs import access, content
 
 #: Comments, and messages, that a page shows; the newest.
 COMMENTS = 50
@@ -103,7 +105,23 @@ class Spoken:
 
 
 @dataclass(frozen=True)
+class Voted:
+    """A vote on one of its versions."""
+
+    pk: uuid.UUID
+    version: int
+    digest: str
+    verdict: str
+    voter_id: int
+    voter_name: str
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Background:
+    votes: list[Voted] = field(default_factory=list)
+    """Oldest first."""
     comments: list[Said] = field(default_factory=list)
     questions: list[Asked] = field(default_factory=list)
     alike: list[Decided] = field(default_factory=list)
@@ -141,8 +159,13 @@ class Background:
         return took[len(took) // 2] if took else 0.0
 
 
-#: comment_by_item, question_once, message_identity, approval_decided_alike: one round trip for what would be four.
+#: vote_once_per_version, comment_by_item, question_once, message_identity, approval_decided_alike: one round trip
+#: for what would be five.
 _BACKGROUND = """
+(SELECT 'vote', jsonb_build_object('pk', id, 'version', version, 'digest', digest, 'verdict', verdict, 'voter_id', voter_id,
+        'voter_name', voter_name, 'reason', reason, 'at', at)
+    FROM approvals_vote WHERE approval_id = %(approval)s ORDER BY at, id)
+UNION ALL
 (SELECT 'comment', jsonb_build_object('pk', id, 'by', by, 'text', text, 'at', at)
     FROM approvals_comment WHERE item_id = %(approval)s AND kind = 'approval' ORDER BY id DESC LIMIT %(comments)s)
 UNION ALL
@@ -158,11 +181,11 @@ UNION ALL
 (SELECT 'alike', jsonb_build_object('pk', id, 'title', title, 'state', state, 'version', version, 'by', decided_by,
         'reason', reason, 'decided_at', decided_at, 'took_s', extract(epoch FROM decided_at - opened_at))
     FROM approvals_approval
-    WHERE name = %(name)s AND state IN ('approved', 'rejected') AND id <> %(approval)s ORDER BY id DESC LIMIT %(alike)s)
+    WHERE name = %(name)s AND state IN ('approved', 'rejected') AND id <> %(approval)s{read} ORDER BY id DESC LIMIT %(alike)s)
 """
 
 
-def background(approval: Approval, *, payloads: bool) -> Background:
+def background(approval: Approval, user: AbstractBaseUser, *, payloads: bool) -> Background:
     """What surrounds a request; without `payloads` nothing of the conversation. One query."""
     parameters: dict[str, Any] = {
         "approval": approval.pk,
@@ -175,11 +198,20 @@ def background(approval: Approval, *, payloads: bool) -> Background:
         "messages": MESSAGES,
     }
     found = Background()
+    read = access.narrowing(user, "runs.view_payload", "run_id", parameters, also="approvals.view_approval")
     with connection.cursor() as cursor:
-        cursor.execute(_BACKGROUND, parameters)
+        cursor.execute(_BACKGROUND.format(read=read), parameters)
         for what, text in cursor.fetchall():
-            data = _decoded(text)
+            data = decoded(text)
+            for name in (
+                "text",
+                "reason",
+            ):  # of comments and votes; of the others without payloads there is nothing
+                if name in data:
+                    data[name] = content.words(payloads, data[name])
             match what:
+                case "vote":
+                    found.votes.append(Voted(**data | {"pk": uuid.UUID(data["pk"])}))
                 case "comment":
                     found.comments.insert(0, Said(**data))
                 case "message":
@@ -191,7 +223,7 @@ def background(approval: Approval, *, payloads: bool) -> Background:
     return found
 
 
-def _decoded(text: str) -> dict[str, Any]:
+def decoded(text: str) -> dict[str, Any]:
     """A row as it was: Django's connection leaves JSON as text, and JSON has no times."""
     data: dict[str, Any] = json.loads(text)
     return {
@@ -232,15 +264,20 @@ class Stakes:
 def stakes(schema: dict[str, Any], payload: Any, order: Sequence[str]) -> Stakes:
     """How much, and to whom, as far as the fields of the payload are named for that."""
     present = [one for one in fields(schema, payload, order) if one.present and one.key is not None]
-    amount = _first([one for one in present if one.kind in _NUMBERS], _AMOUNTS)
+    amount, unit = amount_of(present)
     whom = _first([one for one in present if one.kind in (Kind.TEXT, Kind.CHOICE)], _PEOPLE)
-    unit = _first(present, _UNITS)
     return Stakes(
         f"{amount.text}{f' {unit.text}' if unit else ''}"[:80] if amount else "",
         whom.text[:80] if whom else "",
         amount.label if amount else "",
         whom.label if whom else "",
     )
+
+
+def amount_of(present: Sequence[Field]) -> tuple[Field | None, Field | None]:
+    """The field that says how much, and the one that says of what."""
+    amount = _first([one for one in present if one.kind in _NUMBERS], _AMOUNTS)
+    return amount, _first(present, _UNITS)
 
 
 def _first(found: Sequence[Field], names: Sequence[str]) -> Field | None:

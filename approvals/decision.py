@@ -5,17 +5,17 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from django.contrib.auth.models import AbstractBaseUser
 
 from agentops.console import polling, times
 from approvals import selectors, services
-from approvals.background import Background, Stakes, background, stakes
-from approvals.inbox.listing import Entry, badge_of
+from approvals.background import Background, Stakes, Voted, background, stakes
+from approvals.inbox.listing import Entry, badge_of, title_of_approval
 from approvals.inbox.worklist import Line
-from approvals.models import Approval, ApprovalVersion, Vote
+from approvals.models import Approval, ApprovalVersion
 from approvals.payload import Row, rows
 from approvals.policies import effective
-from runs import codec
+from runs import access, codec, content
 from runs.services.verb import Consequence
 from runs.workflow import Tool
 
@@ -26,7 +26,7 @@ State = Approval.State
 class Ballot:
     """A vote, and whether it still counts."""
 
-    vote: Vote
+    vote: Voted
     void: bool
 
 
@@ -45,6 +45,13 @@ class Decision:
     line: Line = field(kw_only=True)
     """How the inbox knows it."""
 
+    def __post_init__(self) -> None:
+        self.approval = content.shown(self.user, self.approval, self.approval.run)
+
+    @property
+    def title(self) -> str:
+        return title_of_approval(self.approval)
+
     # --- state ---
 
     @cached_property
@@ -56,7 +63,7 @@ class Decision:
             approval.state,
             approval.expires_at,
             approval.consumed_at,
-            [vote.pk for vote in self.votes],
+            [vote.pk for vote in self.background.votes],
             self.line.shown_of_handling,
             self.background.comments[-1:] and self.background.comments[-1].pk,
             [(one.number, one.outcome) for one in self.background.questions],
@@ -113,7 +120,7 @@ class Decision:
 
     @cached_property
     def background(self) -> Background:
-        return background(self.approval, payloads=self.sees_payload)
+        return background(self.approval, self.user, payloads=self.sees_payload)
 
     @cached_property
     def stakes(self) -> Stakes:
@@ -211,7 +218,7 @@ class Decision:
     @cached_property
     def versions(self) -> list[ApprovalVersion]:
         """Newest first."""
-        return list(self.approval.versions.all())
+        return content.shown_all(self.user, self.approval.versions.all(), self.approval.run)
 
     @property
     def current(self) -> ApprovalVersion | None:
@@ -236,18 +243,14 @@ class Decision:
     # --- votes ---
 
     @cached_property
-    def votes(self) -> list[Vote]:
-        return list(self.approval.votes.all())
-
-    @cached_property
     def ballots(self) -> list[Ballot]:
         return [
             Ballot(vote, (vote.version, vote.digest) != (self.approval.version, self.approval.digest))
-            for vote in self.votes
+            for vote in self.background.votes
         ]
 
     @cached_property
-    def in_favour(self) -> list[Vote]:
+    def in_favour(self) -> list[Voted]:
         return [
             ballot.vote for ballot in self.ballots if not ballot.void and ballot.vote.verdict == "approve"
         ]
@@ -257,7 +260,7 @@ class Decision:
         return sum(ballot.void for ballot in self.ballots)
 
     @cached_property
-    def mine(self) -> Vote | None:
+    def mine(self) -> Voted | None:
         """My vote on the present version."""
         return next((b.vote for b in self.ballots if not b.void and b.vote.voter_id == self.user.pk), None)
 
@@ -270,8 +273,7 @@ class Decision:
 
     @cached_property
     def sees_payload(self) -> bool:
-        assert isinstance(self.user, PermissionsMixin)
-        return self.user.has_perm("runs.view_payload")
+        return access.may_see_payloads(self.user, self.approval.run)
 
     @property
     def may_vote(self) -> bool:

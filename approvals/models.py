@@ -65,7 +65,7 @@ class Approval(models.Model):
     answers = models.BooleanField(
         default=False, db_default=False, help_text="The workflow answers questions about it"
     )
-    asked = models.PositiveIntegerField(default=0, db_default=0, help_text="Questions that people asked back")
+    asked = models.IntegerField(default=0, db_default=0, help_text="Questions that people asked back")
 
     class Meta:
         db_table = "approvals_approval"
@@ -80,6 +80,7 @@ class Approval(models.Model):
                 | (~Q(state="open") & Q(decided_at__isnull=False)),
                 name="approval_decided_iff_closed",
             ),
+            models.CheckConstraint(condition=Q(asked__gte=0), name="approval_asked_not_negative"),
         ]
         indexes = [
             # The inbox: open approvals, oldest deadline first.

@@ -18,7 +18,7 @@ from runs.lifecycle import Actor
 from runs.models import Operation, Run
 from runs.models.operation import OpStatus
 from runs.services.payloads import problems, recordable
-from runs.services.verb import Consequence, Done, Line, permit, verb
+from runs.services.verb import Consequence, Done, Line, permit, permit_somewhere, verb
 from runs.states import AttentionKind, Status
 from runs.workflow import Tool
 
@@ -45,9 +45,10 @@ def decide(
     Raises NotAllowed (no permission, not in a required group, or excluded), NotFresh, NotFound, Invalid (no reason to reject),
     Stale (another version was shown), StateMismatch (decided, expired or void; says by whom).
     """
-    permit(actor, "approvals.decide_approval")
+    permit_somewhere(actor, "approvals.decide_approval")
     verdict = _known(verdict)
     run, operation, approval = locked(approval_id)
+    permit_decision(actor, run)
     check_may_decide(actor, approval)
     votes = list(Vote.objects.raw(_VOTES, [approval.pk, approval.version]))
     # A vote on an earlier version says nothing about this one.
@@ -113,6 +114,12 @@ _INSERT_VOTE = """
 INSERT INTO approvals_vote (id, approval_id, version, digest, verdict, voter_id, voter_name, reason)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s) RETURNING at
 """
+
+
+def permit_decision(actor: Actor, run: Run) -> None:
+    """Raise NotAllowed unless this person may decide approvals of this run, and see what they decide on."""
+    for permission in ("approvals.view_approval", "approvals.decide_approval", "runs.view_payload"):
+        permit(actor, permission, run=run)
 
 
 def check_may_decide(actor: Actor, approval: Approval) -> None:
@@ -202,8 +209,9 @@ def edit(actor: Actor, approval_id: uuid.UUID, *, version: int, arguments: Any, 
 
     Raises NotAllowed, NotFound, Stale, Invalid (does not fit the schema, or changes nothing), StateMismatch.
     """
-    permit(actor, "approvals.decide_approval")
+    permit_somewhere(actor, "approvals.decide_approval")
     run, operation, approval = locked(approval_id)
+    permit_decision(actor, run)
     check_may_decide(actor, approval)
     if version != approval.version:
         raise Stale("this request has changed since the page was loaded: read the new version and edit that")

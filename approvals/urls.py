@@ -1,12 +1,13 @@
 from django.urls import URLPattern, URLResolver, path
 
 from approvals import views
-from approvals.inbox import item_views
+from approvals.inbox import item_views, together_views
 
 app_name = "approvals"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", views.inbox, name="inbox"),
     path("list/", views.poll_list, name="list"),
+    path("together/", together_views.together, name="together"),
     path("<uuid:approval_id>/", views.approval, name="approval"),
     path("<uuid:approval_id>/now/", views.poll_approval, name="now"),
     path("<uuid:approval_id>/versions/<int:number>/", views.version, name="version"),

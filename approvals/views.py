@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any, cast
 
 from django.contrib import messages
-from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.db.models import prefetch_related_objects
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -19,17 +19,17 @@ from approvals import asking, selectors, services
 from approvals.decision import Decision
 from approvals.forms import AskForm, EditForm, VerdictForm
 from approvals.inbox.case import Case
-from approvals.inbox.listing import Entry, Listing, address, key_of, key_of_approval, read
+from approvals.inbox.listing import Entry, Listing, address, as_sentence, key_of, key_of_approval, read
 from approvals.inbox.worklist import Line, line
 from approvals.models import Approval, ApprovalVersion, ItemKind
-from runs import clock, codec
+from runs import access, clock, codec
 from runs.errors import Invalid, NotAllowed, StateMismatch
 from runs.lifecycle import Actor
 from runs.models.run import new_id
 from runs.services.verb import Done
 
-may_view = permission_required("approvals.view_approval", raise_exception=True)
-may_see_payload = permission_required("runs.view_payload", raise_exception=True)
+may_view = access.required("approvals.view_approval")
+may_see_payload = access.required("runs.view_payload")
 
 
 # --- lists -------------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
     """What waits for this person, and beside it the first request of that."""
     listing = Listing(user_of(request), request.GET)
     first = listing.entries[0].line if listing.entries else None
-    found = _one(first.item) if first is not None and first.kind == ItemKind.APPROVAL else None
+    found = _one(request, first.item) if first is not None and first.kind == ItemKind.APPROVAL else None
     now: datetime = clock.now() if found is None else found.read_at  # type: ignore[attr-defined]
     listing.now = now
     context: dict[str, Any] = {"listing": listing, "now": now, "alone": True}
@@ -61,7 +61,7 @@ def poll_list(request: HttpRequest) -> HttpResponse:
     """The list alone, for polling; `selected` is the item that is open beside it."""
     now, user = clock.now(), user_of(request)
     kind, _, item = request.GET.get("selected", "").partition(".")
-    which = _uuid(item)
+    which = uuid_of(item)
     known = None if which is None or kind not in ItemKind.values else line(user, ItemKind(kind), which)
     listing = Listing(user, request.GET, now, None if known is None else key_of(known))
     context = {"listing": listing, "ptag": listing.tag, "now": now}
@@ -85,7 +85,7 @@ def poll_approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     version, _, state = request.GET.get("seen", "").partition(".")
     number = _number(version)
     seen = None if number is None else (number, state)
-    context = _decision_context(request, _one(approval_id), clock.now(), seen=seen)
+    context = _decision_context(request, _one(request, approval_id), clock.now(), seen=seen)
     context["ptag"] = context["decision"].tag
     return polling.fragment(request, "approvals/decision.html", context)
 
@@ -95,11 +95,13 @@ def poll_approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
 @may_see_payload
 def version(request: HttpRequest, approval_id: uuid.UUID, number: int) -> HttpResponse:
     """One version's whole payload, as JSON."""
+    _check_reads(request, _one(request, approval_id))
     found = get_object_or_404(ApprovalVersion, approval_id=approval_id, version=number)
     return JsonResponse(codec.plain(found.payload), safe=False, json_dumps_params={"indent": 2})
 
 
 @require_POST
+@may_view
 def decide(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """Approve or reject the version that was shown."""
     found = _to_decide(request, approval_id)
@@ -122,6 +124,7 @@ def decide(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
 def edit(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """The payload as a form; sending it makes a new version."""
     found = _to_decide(request, approval_id)
+    _check_reads(request, found)
     if request.method != "POST":
         return page(request, approval_id, found, edit=EditForm(found))
     form = EditForm(found, request.POST)
@@ -141,6 +144,7 @@ def edit(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
 
 
 @require_POST
+@may_view
 def ask(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """Ask the agent about the version that was shown; the request stays open."""
     _to_decide(request, approval_id)
@@ -162,7 +166,7 @@ CHANGED = "this request has changed since the page was loaded: read the new vers
 
 def _to_decide(request: HttpRequest, approval_id: uuid.UUID) -> Approval:
     """The approval. Raises NotAllowed before anything about it is said to somebody who may not decide on it."""
-    found = _one(approval_id)
+    found = _one(request, approval_id)
     if why := selectors.why_not_decide(user_of(request), found):
         raise NotAllowed(why)
     return found
@@ -178,7 +182,8 @@ def user_of(request: HttpRequest) -> User:
     return user
 
 
-def _uuid(text: str) -> uuid.UUID | None:
+def uuid_of(text: str) -> uuid.UUID | None:
+    """An id as an address holds it; None for what is none."""
     try:
         return uuid.UUID(text)
     except ValueError:
@@ -190,11 +195,17 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _one(approval_id: uuid.UUID) -> Approval:
+def _one(request: HttpRequest, approval_id: uuid.UUID) -> Approval:
     try:
-        return selectors.one(approval_id)
+        return selectors.one(approval_id, user_of(request))
     except Approval.DoesNotExist:
         raise Http404 from None
+
+
+def _check_reads(request: HttpRequest, found: Approval) -> None:
+    """Raise PermissionDenied for somebody who may not see what is asked for."""
+    if not access.may_see_payloads(request.user, found.run):
+        raise PermissionDenied
 
 
 def _decision_context(
@@ -232,7 +243,7 @@ def handling_context(request: HttpRequest, known: Line) -> dict[str, Any]:
     """What the bar over an item needs: who has it, and the forms to hand it on, put it away or say something."""
     return {
         "handled": Entry(known, user_of(request)),
-        "may_handle": user_of(request).has_perm("approvals.handle_item"),
+        "may_handle": access.may(request.user, "approvals.handle_item", known.run),
         "query": address(read(request.GET)),
         "comment_token": new_id(),
         "snoozes": SNOOZES,
@@ -246,7 +257,7 @@ def page(
     status: int = 200,
     **more: Any,
 ) -> HttpResponse:
-    found = found or _one(approval_id)
+    found = found or _one(request, approval_id)
     now: datetime = found.read_at  # type: ignore[attr-defined]
     listing = Listing(user_of(request), request.GET, now, key_of_approval(found))
     context = _decision_context(request, found, now, listing.selected_line, **more)
@@ -263,7 +274,7 @@ def _refused(
     verdict: VerdictForm | AskForm | None = None,
 ) -> HttpResponse:
     """The request as it is now, with why nothing was done; what was typed as a reason stays."""
-    found = _one(approval_id)
+    found = _one(request, approval_id)
     fresh = VerdictForm(
         initial={
             "version": found.version,
@@ -274,11 +285,6 @@ def _refused(
     errors = list(verdict.errors.get("reason", [])) if verdict and status == 422 else []
     more = {"verdict": fresh, "reason_errors": errors, "refusal": as_sentence(sentence)}
     return page(request, approval_id, found, status, **more)
-
-
-def as_sentence(text: str) -> str:
-    """A refusal as a sentence of its own."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
 def _only_hidden(form: VerdictForm) -> str:

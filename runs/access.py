@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, cast
+from uuid import UUID
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import EmptyResultSet, PermissionDenied
 from django.db.models import F, Model, Q, QuerySet, Value
 from django.db.models.functions import Lower
 from django.db.models.lookups import StartsWith
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
 from runs.models import Grant, Run
@@ -197,6 +198,19 @@ def may_see_payloads(user: Person, run: Run | None = None) -> bool:
     return may(user, "runs.view_payload", run)
 
 
+def holders(permission: str, run: Run) -> QuerySet[User]:
+    """Everybody who can sign in and has the permission on this run: by Django's, or by a grant that reaches it."""
+    granting = GRANTING.get(permission, frozenset())
+    grants = [one for one in Grant.objects.filter(capability__in=granting) if reaches(one, run)]
+    if permission in WHOLE:
+        grants = [one for one in grants if one.scope == Grant.Scope.EVERYTHING]
+    backend = "django.contrib.auth.backends.ModelBackend"
+    by_django: QuerySet[User] = User.objects.with_perm(permission, backend=backend)
+    by_grant = Q(grants__in=[one.pk for one in grants]) | Q(groups__grants__in=[one.pk for one in grants])
+    found: QuerySet[User] = User.objects.filter(Q(pk__in=by_django.values("pk")) | by_grant, is_active=True)
+    return found.distinct()
+
+
 # --- what a person sees --------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +245,52 @@ def visible[M: Model](
     return rows if narrowed is None else rows.filter(narrowed)
 
 
+def narrowing(
+    user: Person, permission: str, column: str, parameters: dict[str, object], *, also: str = "runs.view_run"
+) -> str:
+    """The same as SQL for statements by hand: " AND column IN (…)", its parameters added under names; "" for all runs.
+
+    `also` has to hold as well: who may see what is in runs sees something of those alone that they see at all.
+    """
+    if condition(user, permission) is None and condition(user, also) is None:
+        return ""
+    rows = visible(user, visible(user, Run.objects.order_by(), also), permission)
+    try:
+        sql, given = rows.values("pk").query.sql_with_params()
+    except EmptyResultSet:
+        return " AND false"
+    for number, value in enumerate(given):
+        name = f"{permission.rpartition('.')[2]}_{number}"
+        sql, parameters[name] = sql.replace("%s", f"%({name})s", 1), value
+    return f" AND {column} IN ({sql})"
+
+
+def run_or_404(
+    user: Person,
+    run_id: UUID,
+    *permissions: str,
+    view: str = "runs.view_run",
+    rows: QuerySet[Run] | None = None,
+) -> Run:
+    """The run, for somebody who may see it and has these permissions on it. What belongs to it is then read by its id.
+
+    Raises Http404 where there is none, and just so where it is not theirs to see; PermissionDenied where they see it and may
+    not do this.
+    """
+    found = visible(user, Run.objects.all() if rows is None else rows, view).filter(pk=run_id).first()
+    if found is None:
+        raise Http404
+    if not all(may(user, permission, found) for permission in permissions):
+        raise PermissionDenied
+    return found
+
+
+def check_visible(user: Person, run_id: UUID, view: str = "runs.view_run") -> None:
+    """The same for a page that reads the run otherwise: no query for whoever sees all runs. Raises Http404."""
+    if condition(user, view) is not None:
+        run_or_404(user, run_id, view=view, rows=Run.objects.only("pk"))
+
+
 # --- at the door of a view -----------------------------------------------------------------------------------------------
 
 
@@ -261,12 +321,16 @@ def words(permission: str) -> str:
 __all__ = [
     "CAPABILITIES",
     "Capability",
+    "check_visible",
     "condition",
     "everywhere",
     "grants_of",
+    "holders",
     "may",
     "may_see_payloads",
+    "narrowing",
     "required",
+    "run_or_404",
     "scopes",
     "visible",
     "words",

@@ -387,6 +387,28 @@ def overdue_attempt(at: Snapshot) -> Iterator[Finding]:
 
 
 @data
+def bulk_miscounted(at: Snapshot) -> Iterator[Finding]:
+    """The numbers of a bulk are not those of its items. Retention deletes items with their runs: then they may be fewer."""
+    counted = {
+        **{state: f"state = '{state}'" for state in ("out", "done", "refused", "skipped")},
+        **{end: f"ended = '{end}'" for end in ("completed", "failed", "cancelled", "deleted")},
+    }
+    numbers = ", ".join(
+        f"count(*) FILTER (WHERE {condition}) AS {name}" for name, condition in counted.items()
+    )
+    more = " OR ".join(f"i.{name} > b.{name}" for name in counted)
+    other = " OR ".join(f"i.{name} <> b.{name}" for name in counted)
+    return at.find(
+        ERROR,
+        f"SELECT 'bulk ' || b.id || ' ' || b.name FROM runs_bulk b JOIN (SELECT bulk_id, count(*) AS total, {numbers}"
+        " FROM runs_bulk_item GROUP BY bulk_id) AS i ON i.bulk_id = b.id"
+        f" WHERE i.total > b.total OR {more} OR (i.total = b.total AND ({other}))",
+        "Nobody but a worker's turn writes these numbers, in the transaction that writes the item: somebody has written to"
+        " the database by hand. The items are right; what the page says of the bulk is not.",
+    )
+
+
+@data
 def silent_worker(at: Snapshot) -> Iterator[Finding]:
     """A worker has not beaten for long, and its row is still open."""
     return at.find(

@@ -380,7 +380,7 @@ class _JSONField(forms.CharField):
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs["help_text"] = f"{kwargs['help_text']} As JSON.".strip()
-        widget = forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
+        widget = forms.Textarea(attrs={"rows": 5, "spellcheck": "false", "class": "input mono"})
         super().__init__(widget=widget, **kwargs)
 
     def clean(self, value: Any) -> Any:

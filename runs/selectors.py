@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import Case, Model, Q, QuerySet, TextField, Value, When
+from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KT
 from django.db.models.functions import Lower, Right
 
-from runs import clock, policies, registry
+from runs import access, clock, content, policies, registry
 from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal
-from runs.models.operation import Kind
+from runs.models.operation import Kind, OpStatus
 from runs.pages import reasons
 from runs.search import matching
 from runs.states import FailureKind, Status
@@ -60,9 +62,21 @@ OPERATION_PAYLOADS = (
 # --- lists -------------------------------------------------------------------------------------------------------------
 
 
-def runs(*, status: str = "", workflow: str = "", subject: str = "", search: str = "") -> QuerySet[Run]:
-    """Runs without their payloads, newest first; "" means any. Page it by key (`id`). A search is made at once."""
+def runs(
+    user: access.Person | None = None,
+    *,
+    status: str = "",
+    workflow: str = "",
+    subject: str = "",
+    search: str = "",
+) -> QuerySet[Run]:
+    """Runs without their payloads, newest first; "" means any. Page it by key (`id`). A search is made at once.
+
+    With a user: those that this person may see.
+    """
     found = Run.objects.defer(*PAYLOADS).order_by("-id")
+    if user is not None:
+        found = access.visible(user, found)
     if status:
         found = found.filter(status=status)
     if workflow:
@@ -71,13 +85,15 @@ def runs(*, status: str = "", workflow: str = "", subject: str = "", search: str
         # The index is on the text in lower case, which the search uses as well.
         found = found.alias(low=Lower("subject")).filter(subject=subject, low=Lower(Value(subject)))
     if search:
-        found = found.filter(pk__in=matching(search))
+        found = found.filter(pk__in=matching(search, user))
     return found
 
 
-def dead_letters(*, workflow: str = "", subject: str = "", search: str = "") -> QuerySet[Run]:
+def dead_letters(
+    user: access.Person | None = None, *, workflow: str = "", subject: str = "", search: str = ""
+) -> QuerySet[Run]:
     """Failed runs that no workflow asked to fail: somebody should look at each. Newest first."""
-    failed = runs(status=Status.FAILED, workflow=workflow, subject=subject, search=search)
+    failed = runs(user, status=Status.FAILED, workflow=workflow, subject=subject, search=search)
     return failed.exclude(failure_kind=FailureKind.DECLARED)
 
 
@@ -119,8 +135,44 @@ def needs() -> Needs:
     return overview()[1]
 
 
-def overview(*, workflow: str = "") -> tuple[dict[str, int], Needs]:
-    """`counts` and what needs people (of all workflows), in one query."""
+def counted(*rows: QuerySet[Model]) -> list[int]:
+    """How many each of these are, up to COUNT_LIMIT + 1. One query."""
+    parts: list[str] = []
+    parameters: list[Any] = []
+    for one in rows:
+        try:
+            sql, given = one.order_by().values("pk")[: COUNT_LIMIT + 1].query.sql_with_params()
+        except EmptyResultSet:
+            sql, given = "SELECT WHERE false", ()
+        parts.append(f"(SELECT count(*) FROM ({sql}) AS counted)")  # noqa: S608 (made by Django)
+        parameters += given
+    if not parts:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT " + ", ".join(parts), parameters)
+        return list(cursor.fetchone())
+
+
+def _overview_of_part(user: access.Person, workflow: str) -> tuple[dict[str, int], Needs]:
+    """`overview` of what this person may see."""
+    theirs = access.visible(user, Run.objects.all())
+    asked = Operation.objects.filter(kind=Kind.APPROVAL, status=OpStatus.OPEN)
+    chosen = theirs.filter(workflow=workflow) if workflow else theirs
+    attention, dead, approvals, *by_status = counted(
+        theirs.filter(status=Status.ATTENTION),
+        theirs.filter(status=Status.FAILED).exclude(failure_kind=FailureKind.DECLARED),
+        access.visible(user, asked, "approvals.view_approval", through="run__"),
+        *(chosen.filter(status=status) for status in Status),
+    )
+    return dict(zip([status.value for status in Status], by_status, strict=True)), Needs(
+        attention, dead, approvals
+    )
+
+
+def overview(user: access.Person | None = None, *, workflow: str = "") -> tuple[dict[str, int], Needs]:
+    """`counts` and what needs people (of all workflows), in one query. With a user: of what this person may see."""
+    if user is not None and access.condition(user) is not None:
+        return _overview_of_part(user, workflow)
     narrowed = "AND workflow = %(workflow)s " if workflow else ""
     counted = ", ".join(
         f"(SELECT count(*) FROM (SELECT 1 FROM runs_run WHERE status = '{status.value}' {narrowed}LIMIT %(limit)s) AS counted)"  # noqa: S608 - constants
@@ -259,22 +311,32 @@ class RunDetail:
     """Limits that act, as they were read for it."""
 
 
-def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) -> RunDetail:
+def detail(
+    run_id: uuid.UUID,
+    user: access.Person | None = None,
+    *,
+    part: str = "",
+    before: Place | None = None,
+    beside: Mapping[str, Combinable] | None = None,
+) -> RunDetail:
     """One run for its page, the newest attempts or those before a place. At most eight queries.
 
-    Raises Run.DoesNotExist.
+    `beside` is read with the run, as attributes of it. With a user: without what this person may not see. Raises
+    Run.DoesNotExist.
     """
-    run = Run.objects.annotate(read_at=clock.Now()).defer(*PAYLOADS).get(pk=run_id)
+    run = Run.objects.annotate(read_at=clock.Now(), **(beside or {})).defer(*PAYLOADS).get(pk=run_id)
+    if user is not None:
+        run = content.shown(user, run)
     tries = Attempt.objects.filter(run_id=run_id).order_by("-step_seq", "-attempt_no")
     if before is not None:
         tries = tries.filter(
             Q(step_seq__lt=before.visit) | Q(step_seq=before.visit, attempt_no__lt=before.number)
         )
     narrow = tries.defer("traceback", "state_after").annotate(trace_end=Right("traceback", TRACEBACK))
-    attempts = list(narrow[: ATTEMPTS + 1])
+    attempts = content.like(run, narrow[: ATTEMPTS + 1])
     more, attempts = len(attempts) > ATTEMPTS, attempts[:ATTEMPTS]
     last = attempts[-1] if attempts else None
-    operations = _operations(run, attempts, newest=before is None)
+    operations = content.like(run, _operations(run, attempts, newest=before is None))
     all_there = before is None and len(operations) <= ROWS
     facts = reasons.Facts.gather(
         [run],
@@ -291,7 +353,7 @@ def detail(run_id: uuid.UUID, *, part: str = "", before: Place | None = None) ->
         operations=operations[:ROWS],
         operations_cut=len(operations) > ROWS,
         limit=reasons.limit_of_step(run, facts.overrides),
-        record=_record(run_id, part),
+        record=content.like(run, _record(run_id, part)),
         overrides=facts.overrides,
     )
 

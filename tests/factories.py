@@ -15,12 +15,12 @@ from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
 from pydantic import BaseModel
 
-from approvals.models import Approval, PolicyRevision, Request, RequestVote
+from approvals.models import Approval, PolicyRevision, Request, RequestVote, Vote
 from approvals.models import Policy as ApprovalPolicy
 from runs import clock, codec, lifecycle, waits
 from runs.engine.execution import record_attempt
 from runs.lifecycle import Actor
-from runs.models import Evidence, Operation, Run, Worker
+from runs.models import Attempt, Evidence, Operation, Run, Worker
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.states import AttentionKind, FailureKind, Outcome, Status
@@ -298,6 +298,40 @@ def approval(
         wake_at=wait.expires_at, sort_at=wait.expires_at
     )
     return Approval.objects.get(operation=wait)
+
+
+def vote(of: Approval, *, voter: User | None = None, **fields: Any) -> Vote:
+    """A vote for the present version."""
+    voter = voter or user("", "operators")
+    return Vote.objects.create(
+        **{
+            "approval": of,
+            "version": of.version,
+            "digest": of.digest,
+            "verdict": "approve",
+            "voter": voter,
+            "voter_name": voter.username,
+        }
+        | fields
+    )
+
+
+def attempt(of: Run, **fields: Any) -> Attempt:
+    """A failed attempt of the run's present visit."""
+    now = clock.now()
+    return Attempt.objects.create(
+        **{
+            "run_id": of.pk,
+            "step_seq": of.step_seq,
+            "attempt_no": 1,
+            "epoch": 1,
+            "step": of.step,
+            "outcome": Outcome.FAILED,
+            "started_at": now,
+            "ended_at": now,
+        }
+        | fields
+    )
 
 
 # --- policies made of data, and verbs that others approve first --------------------------------------------------------------

@@ -77,12 +77,13 @@ def fill(
     days: int = 30,
     mix: Mapping[Status, float] = MIX,
     timers: bool = False,
+    tries: int = 1,
 ) -> Filled:
     """Add `runs` runs of `workflow` with `steps` visits each, started evenly over the last `days` days.
 
     `mix` gives the share of each status; with `timers`, every other waiting run waits for a moment and not for a signal.
-    Each visit has one attempt (the last one of a failed run more), a query and an
-    effect; each run one event, and another where it stands now. Commits, and refreshes the planner's statistics.
+    A visit that is over has `tries` attempts, a query and an effect; each run one event, and another where it stands now.
+    Commits, and refreshes the planner's statistics.
     """
     assert runs >= 1
     assert steps >= 1
@@ -102,7 +103,7 @@ def fill(
         )
         filled = Filled(
             runs=_insert_runs(cursor, workflow, timers),
-            attempts=_insert_attempts(cursor),
+            attempts=_insert_attempts(cursor, tries),
             operations=_insert_operations(cursor, timers),
             events=_insert_events(cursor),
         )
@@ -119,7 +120,7 @@ _TIMER = "(status = 'waiting' AND n %% 2 = 0)"
 def _insert_runs(cursor: CursorWrapper, workflow: str, timers: bool) -> int:
     later = f"status IN ('queued', 'retrying'){f' OR {_TIMER}' if timers else ''}"
     due = f"CASE WHEN {later} THEN now() + interval '1 day' END"
-    return _insert(
+    return insert(
         cursor,
         Run,
         {
@@ -154,13 +155,13 @@ def _insert_runs(cursor: CursorWrapper, workflow: str, timers: bool) -> int:
     )
 
 
-def _insert_attempts(cursor: CursorWrapper) -> int:
+def _insert_attempts(cursor: CursorWrapper, tries: int) -> int:
     last = f"""CASE status
         WHEN 'failed' THEN '{Outcome.FAILED.value}' WHEN 'retrying' THEN '{Outcome.FAILED.value}'
         WHEN 'cancelled' THEN '{Outcome.CANCELLED.value}' WHEN 'waiting' THEN '{Outcome.SUSPENDED.value}'
         WHEN 'attention' THEN '{Outcome.SUSPENDED.value}' ELSE '{Outcome.SUCCEEDED.value}' END"""
-    broken = "visit = step_seq AND status IN ('failed', 'retrying')"
-    return _insert(
+    broken = f"(visit = step_seq AND status IN ('failed', 'retrying') OR visit < step_seq AND try < {tries})"
+    return insert(
         cursor,
         Attempt,
         {
@@ -169,14 +170,15 @@ def _insert_attempts(cursor: CursorWrapper) -> int:
             "attempt_no": "try",
             "epoch": "visit",
             "step": "'step_' || visit",
-            "outcome": f"CASE WHEN visit < step_seq THEN '{Outcome.SUCCEEDED.value}' ELSE {last} END",
+            "outcome": f"CASE WHEN visit < step_seq AND try < {tries} THEN '{Outcome.FAILED.value}'"
+            f" WHEN visit < step_seq THEN '{Outcome.SUCCEEDED.value}' ELSE {last} END",
             "started_at": "created_at",
             "ended_at": "created_at + interval '1 second'",
             "error_type": f"CASE WHEN {broken} THEN 'HTTPStatusError' ELSE '' END",
             "error": f"CASE WHEN {broken} THEN 'The provider answered 503.' ELSE '' END",
         },
-        """generated, generate_series(1, step_seq) visit,
-            generate_series(1, CASE WHEN visit = step_seq THEN attempt_no ELSE 1 END) try""",
+        f"""generated, generate_series(1, step_seq) visit,
+            generate_series(1, CASE WHEN visit = step_seq THEN attempt_no ELSE {tries} END) try""",
     )
 
 
@@ -192,7 +194,7 @@ def _insert_operations(cursor: CursorWrapper, timers: bool) -> int:
         "request": "jsonb_build_object('order_id', n)",
         "started_at": "created_at",
     }
-    finished = _insert(
+    finished = insert(
         cursor,
         Operation,
         {
@@ -210,7 +212,7 @@ def _insert_operations(cursor: CursorWrapper, timers: bool) -> int:
         },
         "generated, generate_series(1, step_seq) visit, generate_series(1, 2) place WHERE status <> 'queued'",
     )
-    standing = _insert(
+    standing = insert(
         cursor,
         Operation,
         {
@@ -232,7 +234,7 @@ def _insert_operations(cursor: CursorWrapper, timers: bool) -> int:
 
 
 def _insert_events(cursor: CursorWrapper) -> int:
-    return _insert(
+    return insert(
         cursor,
         Event,
         {
@@ -247,7 +249,7 @@ def _insert_events(cursor: CursorWrapper) -> int:
     )
 
 
-def _insert(
+def insert(
     cursor: CursorWrapper,
     model: type[models.Model],
     expressions: Mapping[str, str],

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from agentops.benchmark.large import change, first_state
 from agentops.benchmark.trace import mark
-from approvals.policies.effective import policy
+from approvals.policies import policy
 from runs.workflow import Complete, Goto, Workflow, tool
 
 STEPS = 10

@@ -107,6 +107,11 @@ BADGES: dict[str, dict[str, Badge]] = {
         "refused": Badge("Refused", "s-failed", BAD),
         "skipped": Badge("Skipped", "o-closed", RETRY),
     },
+    "chain": {
+        "checking": Badge("Under way", "s-running", RUN),
+        "sound": Badge("Sound", "s-completed", OK),
+        "broken": Badge("Broken", "s-failed", BAD),
+    },
     "worker": {
         "live": Badge("Live", "s-running", OK),
         "draining": Badge("Draining", "s-stopped", RETRY),

@@ -23,6 +23,17 @@ _INVISIBLE = re.compile(
 """U+200C and U+200D stay: Persian, Indic scripts and emoji families need them."""
 
 
+#: Characters of one text that a page shows: a line of a megabyte would make it unreadable, and a hundred of them a hundredfold.
+LONGEST = 20_000
+
+
+def cut(text: str) -> str:
+    """Return `text`, of a very long one the beginning and how much is left out."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}… [{len(text) - LONGEST:,} more characters]"
+
+
 def _code_point(match: re.Match[str]) -> str:
     return f"U+{ord(match[0]):04X}"
 

@@ -36,6 +36,7 @@ class Lane:
     waited or whose outcome is unknown (dashed). `tone` is a class of badges.py; `level` 0 is a step, 1 what it did.
     `word` says the status for people who do not see the colour; `note` stands beside the name. `details` is HTML that
     opens below the row (class `attempt`), `opened` from the start; `href` leads elsewhere instead; `key` becomes the row's id.
+    With `act` it is something that a person did at `start`: a mark and its time, with `said` below, in that person's words.
     """
 
     name: str
@@ -51,10 +52,14 @@ class Lane:
     details: str = ""
     opened: bool = False
     key: str = ""
+    act: bool = False
+    said: str = ""
 
     @property
     def css(self) -> str:
         """Class of the row: what a step did is only coloured where it did not simply succeed."""
+        if self.act:
+            return f"act {self.tone}"
         if not self.level:
             return f"step {self.tone}"
         return "op" if self.tone == OK else f"op {self.tone}"
@@ -128,7 +133,11 @@ def waterfall(lanes: Sequence[Lane], *, now: datetime, fold: bool = True) -> Wat
         x = place(start)
         width = max(place(end) - x, THINNEST)
         x = min(x, 100 - width)
-        took = duration(end - start) + ("" if lane.end else " so far")
+        took = (
+            f"{timezone.localtime(lane.start):%H:%M:%S}"
+            if lane.act
+            else duration(end - start) + ("" if lane.end else " so far")
+        )
         rows.append(Row(lane, _percent(x), _percent(width), took))
     return Waterfall(rows, list(_ticks(stretches, zero)), [_band(s) for s in stretches if s.folded])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from django.contrib.auth.models import Group, User
 from django.db import transaction
+from django.utils.crypto import constant_time_compare
 
 #: Without characters that are mistaken for others.
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -44,12 +45,19 @@ class Secrets:
         """The secret of this name, `make` if there is none yet; and whether it is new."""
         new = name not in self._kept
         if new:
-            self._kept[name] = make
-            draft = self._path.with_suffix(".new")
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump(self._kept, file, indent=2)
-            draft.replace(self._path)
+            self.put(name, make)
         return self._kept[name], new
+
+    def get(self, name: str) -> str | None:
+        return self._kept.get(name)
+
+    def put(self, name: str, secret: str) -> None:
+        """Keep a secret under a name, in the place of an older one."""
+        self._kept[name] = secret
+        draft = self._path.with_suffix(".new")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(self._kept, file, indent=2)
+        draft.replace(self._path)
 
 
 def password() -> str:
@@ -67,6 +75,10 @@ def make(kept: Secrets) -> list[SignIn]:
         if created or new:
             user.set_password(word)
             user.save()
+            kept.put(f"hash of {name}", user.password)
         user.groups.add(*Group.objects.filter(name__in=groups))
-        made.append(SignIn(name, word if user.check_password(word) else None, purpose))
+        # Hashing a password again takes about a second; the same hash says as much.
+        known = kept.get(f"hash of {name}") or ""
+        ours = constant_time_compare(user.password, known) or user.check_password(word)
+        made.append(SignIn(name, word if ours else None, purpose))
     return made

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from agentops.demo import stand_in, tools
 from agentops.demo.models import SyncedPage
-from approvals.policies.effective import policy
+from approvals.policies import policy
 from runs import models_provider
 from runs.engine.context import Context
 from runs.errors import Rejected, WaitExpired
@@ -293,7 +293,7 @@ order_check = Workflow(
 def check(ctx: Context) -> Complete | Fail:
     order = ctx.call(tools.get_order, order_id=ctx.input.order_id)
     if order.status == "lost_in_transit":
-        return Fail(f"order {order.id} was lost on its way to {order.customer}")
+        return Fail(f"the parcel of order {order.id} was lost on its way")
     return Complete({"amount": order.amount})
 
 
@@ -332,7 +332,7 @@ flaky_report = Workflow(
     title="Flaky report",
     description="Ends in the dead letter, in the way that you choose, so that there is something to find out and to retry.",
     subject=lambda given: f"monthly report, {given.ending.replace('_', ' ')}",
-    deadline=minutes(10),
+    deadline=minutes(60),
 )
 
 

@@ -23,10 +23,13 @@ from agentops.console.filters import Filter, link
 from agentops.console.paging import Page
 from agentops.console.sparkline import Sparkline
 from agentops.console.waterfall import Waterfall
+from runs import content
 
 register = template.Library()
 
 COUNT_AT_MOST = 1000
+#: What whoever may not see content is told.
+ASK = "You may not see what is in this run. Whoever gives people access can grant “View payloads” for it."
 
 
 @cache
@@ -154,14 +157,16 @@ def who(name: str) -> SafeString:
 
 @register.filter
 def visible(text: Any) -> SafeString:
-    """Text from outside, escaped, with deceiving characters as markers."""
-    return hostile.isolated(str(text))
+    """Text from outside, escaped, with deceiving characters as markers; or that it is hidden, and where to ask."""
+    if isinstance(text, content.Hidden):
+        return format_html('<span class="hidden-content" title="{}">{}{}</span>', ASK, icon("lock"), text)
+    return hostile.isolated(hostile.cut(str(text)))
 
 
 @register.filter
 def plain(text: Any) -> str:
     """Text from outside for titles and attributes, with deceiving characters as [U+XXXX]."""
-    return hostile.plain(str(text))
+    return hostile.plain(hostile.cut(str(text)))
 
 
 @register.filter
@@ -196,7 +201,7 @@ def field(
 ) -> dict[str, Any]:
     """One field of a Django form with label, hint, unit and errors."""
     widget: Widget = bound.field.widget
-    attrs: dict[str, Any] = {"class": "input"}
+    attrs: dict[str, Any] = {"class": widget.attrs.get("class", "input")}
     if placeholder:
         attrs["placeholder"] = placeholder
     if hint:

@@ -1,20 +1,22 @@
 """An item that is no approval, as one person sees it: what happened, what it holds up, and which verbs would move it on."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import connection
 from django.urls import reverse
 
 from agentops.console import polling
+from approvals.background import Said, decoded
 from approvals.inbox import handling, listing, worklist
 from approvals.inbox.listing import Entry
 from approvals.inbox.worklist import Line
-from approvals.models import Comment, ItemKind
-from runs.models import Attempt, Operation
-from runs.models.operation import OpStatus
+from approvals.models import ItemKind
+from runs import access, content
 from runs.states import FailureKind
 
 #: Comments that a page shows, the newest.
@@ -30,10 +32,76 @@ class Act:
     key: str = ""
 
 
-def comments(kind: ItemKind, item_id: uuid.UUID) -> list[Comment]:
-    """What people said about an item, oldest first, the newest COMMENTS of it."""
-    newest = Comment.objects.filter(item_id=item_id, kind=kind).order_by("-id")[:COMMENTS]
-    return list(newest)[::-1]
+@dataclass(frozen=True)
+class Doubtful:
+    """An effect that was sent and whose answer never came."""
+
+    pk: uuid.UUID
+    name: str
+    intent_at: datetime
+    provider_key: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt that ended with an error."""
+
+    step: str
+    step_seq: int
+    attempt_no: int
+    error_type: str
+    error: str
+    ended_at: datetime
+
+
+@dataclass
+class History:
+    """What led to an item, and what people said about it."""
+
+    doubtful: Doubtful | None = None
+    last: Failure | None = None
+    comments: list[Said] = field(default_factory=list)
+    """Oldest first, the newest COMMENTS of them."""
+
+
+#: operation_pending, the primary key of attempts, comment_by_item: one round trip for what would be three.
+_HISTORY = """
+(SELECT 'doubtful', jsonb_build_object('pk', id, 'name', name, 'intent_at', intent_at, 'provider_key', provider_key)
+    FROM runs_operation WHERE run_id = %(run)s AND status = 'pending' ORDER BY started_at LIMIT 1)
+UNION ALL
+(SELECT 'last', jsonb_build_object('step', step, 'step_seq', step_seq, 'attempt_no', attempt_no, 'error_type', error_type,
+        'error', left(error, 5000), 'ended_at', ended_at)
+    FROM runs_attempt WHERE run_id = %(run)s AND error <> '' ORDER BY step_seq DESC, attempt_no DESC LIMIT 1)
+UNION ALL
+(SELECT 'comment', jsonb_build_object('pk', id, 'by', by, 'text', text, 'at', at)
+    FROM approvals_comment WHERE item_id = %(item)s AND kind = %(kind)s ORDER BY id DESC LIMIT %(comments)s)
+"""
+
+
+def history(line: Line, *, seen: bool) -> History:
+    """What led to an item, and what people said about it; without content for whoever may not see it. One query."""
+    found = History()
+    given: dict[str, Any] = {
+        "run": line.run_id,
+        "item": line.item,
+        "kind": str(line.kind),
+        "comments": COMMENTS,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_HISTORY, given)
+        for what, text in cursor.fetchall():
+            data = decoded(text)
+            for name in ("text", "error"):
+                if name in data:
+                    data[name] = content.words(seen, data[name])
+            match what:
+                case "doubtful":
+                    found.doubtful = Doubtful(**data | {"pk": uuid.UUID(data["pk"])})
+                case "last":
+                    found.last = Failure(**data)
+                case "comment":
+                    found.comments.insert(0, Said(**data))
+    return found
 
 
 @dataclass
@@ -88,31 +156,40 @@ class Case:
         return _DEAD.get(self.line.failure_kind, "failed. It does nothing more by itself.")
 
     @cached_property
-    def doubtful(self) -> Operation | None:
+    def history(self) -> History:
+        return history(self.line, seen=self.sees_content)
+
+    @property
+    def doubtful(self) -> Doubtful | None:
         """The effect that is in doubt: the first of them."""
-        if self.kind != ItemKind.DOUBT:
-            return None
-        found = Operation.objects.filter(run_id=self.line.run_id, status=OpStatus.PENDING)
-        return found.order_by("started_at").first()
+        return self.history.doubtful if self.kind == ItemKind.DOUBT else None
 
-    @cached_property
-    def last(self) -> Attempt | None:
+    @property
+    def last(self) -> Failure | None:
         """The attempt that ended last with an error."""
-        failed = Attempt.objects.filter(run_id=self.line.run_id).exclude(error="")
-        return failed.order_by("-step_seq", "-attempt_no").first()
+        return self.history.last
+
+    @property
+    def error_is_told(self) -> bool:
+        """Whether the run's reason says already what its last error says."""
+        return self.last is not None and self.last.error in self.line.reason
+
+    @property
+    def comments(self) -> list[Said]:
+        return self.history.comments
 
     @cached_property
-    def comments(self) -> list[Comment]:
-        return comments(self.kind, self.line.item)
+    def sees_content(self) -> bool:
+        """Whether this person may read what errors say; their types are no content."""
+        return access.may_see_payloads(self.user, self.line.run)
 
     @cached_property
     def may_act(self) -> bool:
-        return handling.may_act(self.user, self.kind, None)
+        return handling.may_act(self.user, self.kind, self.line.run, None)
 
     @property
     def may_handle(self) -> bool:
-        assert isinstance(self.user, PermissionsMixin)
-        return self.user.has_perm("approvals.handle_item")
+        return access.may(self.user, "approvals.handle_item", self.line.run)
 
     @property
     def run_url(self) -> str:
@@ -124,10 +201,9 @@ class Case:
         if not self.is_open:
             return []
         run_id, found = self.line.run_id, []
-        assert isinstance(self.user, PermissionsMixin)
 
         def offer(permission: str, label: str, view: str, key: str, *more: object) -> None:
-            if self.user.has_perm(permission):  # type: ignore[attr-defined]
+            if access.may(self.user, permission, self.line.run):
                 found.append(Act(label, reverse(view, args=[run_id, *more]), key))
 
         match self.kind:
@@ -153,6 +229,7 @@ class Case:
             [comment.pk for comment in self.comments],
             self.doubtful and self.doubtful.pk,
             last and (last.step_seq, last.attempt_no),
+            self.sees_content,
             self.user.pk,
         )
 

@@ -13,14 +13,14 @@ from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin, User
 from django.db import connection
 from django.db.models import QuerySet
 
-from approvals.inbox.worklist import ACTS
+from approvals.inbox.worklist import ACTS, VIEWS
 from approvals.models import Approval, Comment, Item, ItemKind
 from approvals.services import check_may_decide
-from runs import clock, codec, lifecycle
+from runs import access, clock, codec, lifecycle
 from runs.errors import Invalid, NotAllowed, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Run
-from runs.services.verb import Done, label, lock, permit, verb
+from runs.services.verb import Done, label, lock, permit, permit_somewhere, verb
 from runs.states import AttentionKind, FailureKind, Status
 
 #: Nothing is put away for longer: whoever put it there has forgotten it by then.
@@ -41,7 +41,7 @@ def claim(actor: Actor, kind: ItemKind, item_id: uuid.UUID, *, seen: int | None 
     if item.claimed_by_name:
         raise StateMismatch(f"already claimed by {item.claimed_by_name}")
     _guard(item, seen)
-    check_may_act(actor, kind, approval)
+    check_may_act(actor, kind, run, approval)
     item.claimed_by_id, item.claimed_by_name, item.claimed_at = actor.id, actor.name, clock.now()
     _write(run, item, actor, "item_claimed")
     return Done(run, "You have claimed this.")
@@ -77,7 +77,7 @@ def assign(
         return Done(run, f"{item.claimed_by_name} has this already.", changed=False)
     _guard(item, seen)
     try:
-        check_may_act(Actor.of(person), kind, approval)
+        check_may_act(Actor.of(person), kind, run, approval)
     except NotAllowed:
         raise Invalid(f"{person.get_username()} may not act on this") from None
     before = item.claimed_by_name
@@ -172,17 +172,17 @@ def mark_read(user: AbstractBaseUser, kind: ItemKind, item_id: uuid.UUID, run_id
 # --- shared ------------------------------------------------------------------------------------------------------------
 
 
-def check_may_act(actor: Actor, kind: ItemKind, approval: Approval | None) -> None:
-    """Raise NotAllowed unless this person may act on an item of this kind."""
-    permit(actor, ACTS[kind])
+def check_may_act(actor: Actor, kind: ItemKind, run: Run, approval: Approval | None) -> None:
+    """Raise NotAllowed unless this person may act on an item of this kind, of this run."""
+    permit(actor, VIEWS[kind], run=run)
+    permit(actor, ACTS[kind], run=run)
     if approval is not None:
         check_may_decide(actor, approval)
 
 
-def people_who_may(kind: ItemKind, approval: Approval | None, limit: int = 200) -> QuerySet[User]:
+def people_who_may(kind: ItemKind, run: Run, approval: Approval | None, limit: int = 200) -> QuerySet[User]:
     """Whom the item can be assigned to, by name."""
-    backend = "django.contrib.auth.backends.ModelBackend"
-    found: QuerySet[User] = User.objects.with_perm(ACTS[kind], backend=backend)
+    found = access.holders(ACTS[kind], run)
     if approval is not None:
         found = found.filter(groups__name__in=approval.requirement["groups"]).exclude(
             pk__in=[person["id"] for person in approval.requirement["excluded"] if person["id"] is not None]
@@ -194,18 +194,18 @@ def _locked(
     actor: Actor, kind: ItemKind, item_id: uuid.UUID, *, waits: bool = True
 ) -> tuple[Run, Item, Approval | None]:
     """The run under its lock, and what is known of the item. Raises StateMismatch where it no longer waits."""
-    permit(actor, "approvals.handle_item")
+    permit_somewhere(actor, "approvals.handle_item")
     approval = None
     if kind == ItemKind.APPROVAL:
         run_id = Approval.objects.filter(pk=item_id).values_list("run_id", flat=True).first()
         if run_id is None:
             raise NotFound(f"there is no approval {item_id}")
         run = lock(run_id)
-        permit(actor, "approvals.view_approval", run=run)
         approval = Approval.objects.get(pk=item_id)
     else:
         run = lock(item_id)
-        permit(actor, "runs.view_run", run=run)
+    for permission in (VIEWS[kind], "approvals.handle_item"):
+        permit(actor, permission, run=run)
     if waits and (why := WHY_NOT[kind](run, approval)):
         raise StateMismatch(why)
     # The run's lock is held: nobody else writes it meanwhile.
@@ -258,11 +258,11 @@ def _write(run: Run, item: Item, actor: Actor, kind: str, reason: str = "", **da
     lifecycle.append_event(run, kind, actor, reason, item_kind=str(item.kind), item=str(item.item_id), **data)
 
 
-def may_act(user: AbstractBaseUser, kind: ItemKind, approval: Approval | None) -> bool:
-    """Whether this person may act on an item of this kind."""
+def may_act(user: AbstractBaseUser, kind: ItemKind, run: Run, approval: Approval | None) -> bool:
+    """Whether this person may act on an item of this kind, of this run."""
     assert isinstance(user, PermissionsMixin)
     try:
-        check_may_act(Actor.of(user), kind, approval)
+        check_may_act(Actor.of(user), kind, run, approval)
     except NotAllowed:
         return False
     return True

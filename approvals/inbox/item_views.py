@@ -2,13 +2,11 @@
 
 import uuid
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.contrib.auth.decorators import permission_required
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -17,16 +15,15 @@ from agentops.console import polling
 from approvals import views
 from approvals.inbox import handling, worklist
 from approvals.inbox.case import Case
-from approvals.inbox.listing import Listing, address, key_of, read, url_of
+from approvals.inbox.listing import Listing, address, as_sentence, key_of, read, url_of
 from approvals.models import ItemKind
 from runs import access, clock
 from runs.errors import Invalid, StateMismatch
 from runs.lifecycle import Actor
-from runs.models import Run
 from runs.services.verb import Done
 
-may_view = permission_required(["approvals.view_approval", "runs.view_run"], raise_exception=True)
-may_handle = permission_required("approvals.handle_item", raise_exception=True)
+may_view = access.required("approvals.view_approval", "runs.view_run")
+may_handle = access.required("approvals.handle_item")
 
 
 # --- the page of an item ---------------------------------------------------------------------------------------------------
@@ -47,9 +44,8 @@ def poll_item(request: HttpRequest, kind: str, item_id: uuid.UUID) -> HttpRespon
     """The item alone, for polling."""
     if kind == ItemKind.APPROVAL:
         raise Http404
-    now = clock.now()
-    case = _case(request, _kind(kind), item_id, now)
-    context = {"case": case, "ptag": case.tag, "now": now} | views.handling_context(request, case.line)
+    case = _case(request, _kind(kind), item_id)
+    context = {"case": case, "ptag": case.tag, "now": case.now} | views.handling_context(request, case.line)
     return polling.fragment(request, "approvals/item.html", context)
 
 
@@ -67,24 +63,20 @@ def _kind(text: str) -> ItemKind:
         raise Http404 from None
 
 
-def _case(request: HttpRequest, kind: ItemKind, item_id: uuid.UUID, now: datetime) -> Case:
+def _case(request: HttpRequest, kind: ItemKind, item_id: uuid.UUID) -> Case:
     found = worklist.line(views.user_of(request), kind, item_id)
     if found is None:
         raise Http404
-    if not access.may(request.user, "runs.view_run", Run(workflow=found.workflow, subject=found.subject)):
-        raise PermissionDenied
-    return Case(found, views.user_of(request), now)
+    return Case(found, views.user_of(request), found.looked_at)
 
 
 def _page(
     request: HttpRequest, kind: ItemKind, item_id: uuid.UUID, status: int = 200, **more: Any
 ) -> HttpResponse:
-    now = clock.now()
-    case = _case(request, kind, item_id, now)
-    listing = Listing(views.user_of(request), request.GET, now, key_of(case.line))
-    context = (
-        {"case": case, "listing": listing, "now": now} | views.handling_context(request, case.line) | more
-    )
+    case = _case(request, kind, item_id)
+    listing = Listing(views.user_of(request), request.GET, case.now, key_of(case.line))
+    context: dict[str, Any] = {"case": case, "listing": listing, "now": case.now}
+    context |= views.handling_context(request, case.line) | more
     return render(request, "approvals/inbox.html", context, status=status)
 
 
@@ -182,6 +174,8 @@ def _carry_out(
 ) -> HttpResponse:
     """Send the form to the verb; then the item again, with what was done or why nothing was."""
     of = _kind(kind)
+    if worklist.line(views.user_of(request), of, item_id) is None:
+        raise Http404
     if not form.is_valid():
         first = next(iter(form.errors.items()))
         sentence = "Choose a person." if first[0] == "to" else "Say something." if first[0] == "text" else ""
@@ -197,12 +191,12 @@ def _carry_out(
 def _again(
     request: HttpRequest, kind: ItemKind, item_id: uuid.UUID, sentence: str, status: int, **more: Any
 ) -> HttpResponse:
-    typed = {"refusal": views.as_sentence(sentence), "typed_comment": request.POST.get("text", "")} | more
+    typed = {"refusal": as_sentence(sentence), "typed_comment": request.POST.get("text", "")} | more
     if more.get("asks") == "assign":
         found = worklist.line(views.user_of(request), kind, item_id)
         if found is None:
             raise Http404
-        typed["people"] = handling.people_who_may(kind, found.approval)
+        typed["people"] = handling.people_who_may(kind, found.run, found.approval)
     if kind == ItemKind.APPROVAL:
         return views.page(request, item_id, status=status, **typed)
     return _page(request, kind, item_id, status, **typed)

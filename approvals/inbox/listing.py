@@ -3,7 +3,7 @@
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -18,6 +18,7 @@ from approvals import selectors
 from approvals.inbox import worklist
 from approvals.inbox.worklist import Key, Line, Wanted
 from approvals.models import Approval, ItemKind
+from runs import access, content
 from runs.selectors import COUNT_LIMIT
 
 #: Rows of a page of the list.
@@ -85,12 +86,22 @@ def title_of(line: Line) -> str:
     """What it is, in one line. Text of agents and providers: show it with `|visible`."""
     match line.kind:
         case ItemKind.APPROVAL:
-            return line.approval.title if line.approval else ""
+            return title_of_approval(line.approval) if line.approval else ""
         case ItemKind.DOUBT:
             return f"Did {line.doubtful or 'the effect'} happen?"
         case ItemKind.STUCK:
             return _STUCK.get(line.attention_kind, "{} needs a person").format(line.workflow)
     return _DEAD.get(line.failure_kind, "{} failed").format(line.workflow)
+
+
+def as_sentence(text: str) -> str:
+    """A refusal as a sentence of its own."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def title_of_approval(approval: Approval) -> str:
+    """What is asked; for who may not see that, of which tool or question."""
+    return f"Approval of {approval.name}" if content.is_hidden(approval) else approval.title
 
 
 def badge_of(approval: Approval) -> str:
@@ -112,6 +123,11 @@ def url_of(kind: ItemKind, item: uuid.UUID) -> str:
     if kind == ItemKind.APPROVAL:
         return reverse("approvals:approval", args=[item])
     return reverse("approvals:item", args=[str(kind), item])
+
+
+def together_url(ids: Iterable[uuid.UUID]) -> str:
+    """The page on which these approvals are decided together."""
+    return f"{reverse('approvals:together')}?{urlencode([('id', str(one)) for one in ids])}"
 
 
 @dataclass(frozen=True)
@@ -195,12 +211,22 @@ class Entry:
         approval = self.line.approval
         if approval is None or approval.state != Approval.State.OPEN:
             return ""
-        assert isinstance(self.user, PermissionsMixin)
         if self.line.voted_version == approval.version:
             return "you have voted"
-        if not self.user.has_perm("approvals.decide_approval"):
+        if not access.may(self.user, "approvals.decide_approval", self.line.run):
             return f"{' or '.join(approval.requirement['groups'])} decide"
         return selectors.why_not_decide(self.user, approval)
+
+    @property
+    def can_be_ticked(self) -> bool:
+        """Whether it may be decided together with others like it."""
+        approval = self.line.approval
+        return approval is not None and approval.state == Approval.State.OPEN and not self.mark
+
+    @property
+    def question(self) -> tuple[str, str, str]:
+        """What is asked: workflow, step, and name of the tool. Those with the same are like one another."""
+        return self.line.workflow, self.line.step, self.line.approval.name if self.line.approval else ""
 
     @property
     def shown(self) -> tuple[object, ...]:
@@ -259,7 +285,7 @@ class Listing:
         self.counts: Counter[str] = Counter()
         self.start, self.end = 0, 0
         if self.wanted.show == "decided":
-            self.pages = paging.page(selectors.decided(), query)
+            self.pages = paging.page(selectors.decided(user), query)
             which = [(ItemKind.APPROVAL, row.pk) for row in self.pages.rows]
         else:
             # Of all kinds, so that each segment says how many there are.
@@ -288,6 +314,20 @@ class Listing:
     @property
     def show(self) -> str:
         return self.wanted.show
+
+    @cached_property
+    def alike(self) -> list[Entry]:
+        """Those on this page of the list that ask the same as the selected one, with it; none where it is the only one."""
+        here = next((one for one in self.entries if self.selected and one.id == self.selected.item), None)
+        if here is None or not here.can_be_ticked:
+            return []
+        found = [one for one in self.entries if one.can_be_ticked and one.question == here.question]
+        return found if len(found) > 1 else []
+
+    @property
+    def alike_url(self) -> str:
+        """Where they are decided together."""
+        return together_url(one.id for one in self.alike)
 
     @cached_property
     def query(self) -> str:

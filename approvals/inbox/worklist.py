@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from django.contrib.auth.models import AbstractBaseUser, PermissionsMixin
+from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection
 from django.db.models import (
     DateTimeField,
@@ -34,7 +34,7 @@ from django.db.models.functions import Coalesce
 
 from approvals import selectors
 from approvals.models import Approval, Item, ItemKind
-from runs import access
+from runs import access, content
 from runs.clock import Now
 from runs.models import Event, FailureGroup, Run
 from runs.selectors import COUNT_LIMIT
@@ -54,6 +54,12 @@ ACTS: Mapping[ItemKind, str] = {
     ItemKind.DOUBT: "runs.resolve_doubt",
     ItemKind.STUCK: "runs.force_resume_run",
     ItemKind.DEAD: "runs.retry_run",
+}
+
+
+#: Whoever may see an item of a kind has this one.
+VIEWS: Mapping[ItemKind, str] = {
+    kind: "approvals.view_approval" if kind == ItemKind.APPROVAL else "runs.view_run" for kind in ItemKind
 }
 
 
@@ -97,41 +103,41 @@ def keys(user: AbstractBaseUser, wanted: Wanted, limit: int = COUNT_LIMIT) -> li
 
 def count(user: AbstractBaseUser, limit: int) -> int:
     """How much waits that this person may act on, counted up to `limit` + 1 of each kind. One query."""
-    branches = [
-        branch.values_list("pk")[: limit + 1]
-        for kind in ItemKind
-        for branch, _ in [_branch(user, kind, Wanted())]
-        if branch is not None
-    ]
-    if not branches:
+    if not (branches := [branch.values_list("pk")[: limit + 1] for branch in waiting(user)]):
         return 0
     first, *rest = branches
     return (first.union(*rest, all=True) if rest else first).count()
+
+
+def waiting(user: AbstractBaseUser) -> list[QuerySet[Any, Any]]:
+    """What this person may act on, a query for each kind of which there can be some; in no order."""
+    found = (_branch(user, kind, Wanted())[0] for kind in ItemKind)
+    return [branch.order_by() for branch in found if branch is not None]
 
 
 def _branch(
     user: AbstractBaseUser, kind: ItemKind, wanted: Wanted
 ) -> tuple[QuerySet[Any, Any] | None, Sequence[Any]]:
     """The items of one kind that fit, and in which order an index reads them; None where there can be none."""
-    assert isinstance(user, PermissionsMixin)
     if wanted.kind not in ("", kind) or (wanted.group and kind != ItemKind.APPROVAL):
         return None, ()
-    acts = user.has_perm(ACTS[kind])
     if kind == ItemKind.APPROVAL:
         found: QuerySet[Any, Any] = (
             selectors.mine(user) if wanted.show == "mine" else selectors.not_mine(user)
         )
-        found = access.visible(user, found, "approvals.view_approval", through="run__")
         if wanted.group:
             found = found.filter(requirement__groups__contains=[wanted.group])
         # approval_inbox
         order: Sequence[Any] = (F("expires_at").asc(nulls_last=True), "id")
         due: Any = Coalesce("expires_at", _after("opened_at", TARGETS[kind]))
     else:
-        if acts != (wanted.show == "mine"):
+        mine = access.condition(user, ACTS[kind])
+        if wanted.show != "mine" and mine is None:
             return None, ()
         found, since = _runs(kind)
         found = access.visible(user, found)
+        if mine is not None:
+            found = found.filter(mine) if wanted.show == "mine" else found.exclude(mine)
         order, due = ("id",), _after(since, TARGETS[kind])
     found = _handled(found, kind, user, wanted)
     return found.annotate(item_kind=Value(str(kind), output_field=TextField()), due=due), order
@@ -210,8 +216,16 @@ class Line:
     version: int
     read_at: datetime | None
     parent_id: uuid.UUID | None
+    """None also where the viewer may not see the parent."""
     parent: str
     children: int
+    looked_at: datetime
+    """The database's time when this was read."""
+
+    @cached_property
+    def run(self) -> Run:
+        """What decides whether somebody may do something here; nothing else of the run is read."""
+        return Run(pk=self.run_id, workflow=self.workflow, subject=self.subject)
 
     @property
     def unread(self) -> bool:
@@ -243,12 +257,12 @@ SELECT w.kind, w.item, r.id, r.workflow, r.subject, r.step, r.status, r.reason, 
     CASE WHEN w.kind = 'doubt' THEN (
         SELECT o.name FROM runs_operation o WHERE o.run_id = r.id AND o.status = 'pending' ORDER BY o.started_at LIMIT 1) END,
     h.claimed_by_id, h.claimed_by_name, h.snoozed_until, h.snoozed_by, h.changed_at, coalesce(h.version, 0), m.at,
-    p.id, coalesce(nullif(p.subject, ''), p.workflow),
+    p.id, p.workflow, p.subject,
     (SELECT count(*) FROM (SELECT FROM runs_operation o JOIN runs_run c ON c.parent_operation_id = o.id AND c.finished_at IS NULL
         WHERE o.run_id = r.id AND o.kind = 'child' LIMIT %(children)s) AS some_of),
     CASE w.kind WHEN 'approval' THEN a.opened_at WHEN 'dead' THEN r.finished_at ELSE
         (SELECT e.at FROM runs_event e WHERE e.run_id = r.id AND e.kind = 'attention' ORDER BY e.seq DESC LIMIT 1) END,
-    r.created_at
+    r.created_at, agentops_now()
 FROM unnest(%(kinds)s::text[], %(items)s::uuid[]) WITH ORDINALITY AS w (kind, item, place)
 LEFT JOIN approvals_approval a ON w.kind = 'approval' AND a.id = w.item
 JOIN runs_run r ON r.id = CASE WHEN w.kind = 'approval' THEN a.run_id ELSE w.item END
@@ -260,7 +274,10 @@ ORDER BY w.place
 
 
 def lines(user: AbstractBaseUser, which: Iterable[tuple[ItemKind, uuid.UUID]]) -> list[Line]:
-    """The items with these kinds and ids, in this order; those that do not exist are left out. One query."""
+    """The items with these kinds and ids, in this order, without those that there are not or that are not this person's to see.
+
+    One query.
+    """
     wanted = list(which)
     if not wanted:
         return []
@@ -272,7 +289,8 @@ def lines(user: AbstractBaseUser, which: Iterable[tuple[ItemKind, uuid.UUID]]) -
     }
     with connection.cursor() as cursor:
         cursor.execute(_LINES, parameters)
-        return [_line(row) for row in cursor.fetchall()]
+        found = [_line(user, row) for row in cursor.fetchall()]
+    return [line for line in found if access.may(user, VIEWS[line.kind], line.run)]
 
 
 def line(user: AbstractBaseUser, kind: ItemKind, item: uuid.UUID) -> Line | None:
@@ -296,15 +314,20 @@ _APPROVAL = (
 )
 
 
-def _line(row: Sequence[Any]) -> Line:
+def _line(user: AbstractBaseUser, row: Sequence[Any]) -> Line:
     kind, item, run_id, workflow, subject, step, status, reason, failure_kind, attention_kind = row[:10]
     rest = row[10 + len(_APPROVAL) :]
-    approval = None
+    approval, run = None, Run(pk=run_id, workflow=workflow, subject=subject, reason=reason)
+    run = content.shown(user, run)
     if row[10] is not None:
         columns = dict(zip(_APPROVAL, row[10:], strict=False))
         # Django's connection leaves JSON as text.
         columns["requirement"] = json.loads(columns["requirement"])
-        approval = Approval(run_id=run_id, **columns)
+        approval = content.shown(user, Approval(run=run, **columns), run)
+    parent = None
+    if rest[11] is not None:
+        parent = Run(pk=rest[11], workflow=rest[12], subject=rest[13])
+        parent = parent if access.may(user, "runs.view_run", parent) else None
     return Line(
         kind=ItemKind(kind),
         item=item,
@@ -313,7 +336,7 @@ def _line(row: Sequence[Any]) -> Line:
         subject=subject,
         step=step,
         status=status,
-        reason=reason,
+        reason=run.reason,
         failure_kind=failure_kind,
         attention_kind=attention_kind,
         approval=approval,
@@ -328,10 +351,11 @@ def _line(row: Sequence[Any]) -> Line:
         changed_at=rest[8],
         version=rest[9],
         read_at=rest[10],
-        parent_id=rest[11],
-        parent=rest[12] or "",
-        children=rest[13],
-        since=rest[14] or rest[15],
+        parent_id=parent.pk if parent else None,
+        parent=(parent.subject or parent.workflow) if parent else "",
+        children=rest[14],
+        since=rest[15] or rest[16],
+        looked_at=rest[17],
     )
 
 

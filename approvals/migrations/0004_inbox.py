@@ -4,6 +4,7 @@ import django.db.models.deletion
 import runs.clock
 import runs.models.run
 from django.conf import settings
+from django.contrib.postgres.operations import AddConstraintNotValid
 from django.db import migrations, models
 
 
@@ -25,9 +26,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="approval",
             name="asked",
-            field=models.PositiveIntegerField(
-                db_default=0, default=0, help_text="Questions that people asked back"
-            ),
+            # A positive one brings a check of its own, for which PostgreSQL reads every row.
+            field=models.IntegerField(db_default=0, default=0, help_text="Questions that people asked back"),
+        ),
+        AddConstraintNotValid(
+            "approval",
+            models.CheckConstraint(condition=models.Q(("asked__gte", 0)), name="approval_asked_not_negative"),
         ),
         migrations.CreateModel(
             name="Question",

@@ -39,7 +39,9 @@ class Migration(migrations.Migration):
                 ("active", models.BooleanField(default=True, help_text="False: the code decides again")),
                 (
                     "rules",
-                    models.JSONField(help_text="See approvals.policies.Rule; the first that holds counts"),
+                    models.JSONField(
+                        help_text="See approvals.policies.effective.Rule; the first that holds counts"
+                    ),
                 ),
                 ("revision", models.PositiveIntegerField(default=1)),
                 ("changed_by", models.TextField(blank=True, default="")),

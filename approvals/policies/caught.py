@@ -11,10 +11,12 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import connection
+from django.db.models import QuerySet
 
 from approvals.models import Approval, Policy, Request
 from approvals.policies.effective import Rule, match
 from approvals.policies.expressions import EvaluationError, Expression
+from approvals.requests import four_eyes
 from runs import access, blobs, codec, registry
 from runs.models import AuditEvent, Operation, Run
 from runs.pages.limit_page import KINDS_OF_CHANGE
@@ -178,12 +180,20 @@ def _of_verb(user: AbstractBaseUser, name: str) -> list[Case]:
     """Requests for the verb; for limits, the newest changes. Runs' histories are not searched for the others."""
     cases = [
         Case(one.opened_at, one.title, None, codec.decode(one.facts), f"/requests/{one.pk}/", True)
-        for one in Request.objects.filter(verb=name).order_by("-id")[:NEWEST]
+        for one in _requests(user, name)[:NEWEST]
     ]
     if name == "change_limits" and access.everywhere(user, "runs.view_auditevent"):
         changes = AuditEvent.objects.filter(kind__in=KINDS_OF_CHANGE).order_by("-id")[:NEWEST]
         cases += [_of_change(event) for event in changes]
     return sorted(cases, key=lambda case: case.at, reverse=True)[:NEWEST]
+
+
+def _requests(user: AbstractBaseUser, name: str) -> QuerySet[Request]:
+    """Requests for the verb whose run this person may see, and what is in it, newest first."""
+    found = Request.objects.filter(verb=name)
+    for permission in ("approvals.view_request", "runs.view_payload"):
+        found = four_eyes.visible(user, found, permission)
+    return found.order_by("-id")
 
 
 def _of_change(event: AuditEvent) -> Case:

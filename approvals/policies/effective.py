@@ -1,135 +1,30 @@
 """Approval policies: what is asked of people before something happens.
 
-Declared in code and named by tools and questions,
-
-    policy("refunds", groups=["operators"], votes=1, time_limit=timedelta(hours=24),
-           when=lambda arguments: arguments["amount"] > 100)
-
-and overridden by data (`approvals_policy`), for a tool, for a policy of the code, for a workflow, or for a verb. A policy made of
-data has rules; the first whose expression holds says what is asked, and if none does, nobody is asked.
+Those declared in code (`approvals.policies.declared`) are overridden by data (`approvals_policy`), for a tool, for a policy of
+the code, for a workflow, or for a verb. A policy made of data has rules; the first whose expression holds says what is asked, and
+if none does, nobody is asked.
 
 What a policy asks for is resolved and frozen when an approval opens (`requirement`): a later change of the policy does not
 change what people were told.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from django.db.models import Q
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from agentops.console import times
 from approvals.models import Policy, PolicyRevision
+from approvals.policies import declared
 from approvals.policies.expressions import EvaluationError, Expression, ExpressionError, compile_expression
 from runs.models import Run
-
-OnExpiry = Literal["reject", "fail", "park", "approve"]
 
 MINUTE_S, HOUR_S, DAY_S, YEAR_S = 60, 3600, 86_400, 31_536_000
 REMIND_AT_LEAST_S = 15 * MINUTE_S
 MOST_RULES = 10
-
-
-# --- declared in code ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Escalation:
-    """What happens at the first expiry: these groups may decide as well, for this much longer."""
-
-    groups: tuple[str, ...]
-    time_limit: timedelta
-
-
-@dataclass(frozen=True)
-class ApprovalPolicy:
-    name: str
-    groups: tuple[str, ...] = ("operators", "admins")
-    votes: int = 1
-    exclude_starter: bool = False
-    time_limit: timedelta | None = timedelta(hours=24)
-    on_expiry: OnExpiry = "reject"
-    escalation: Escalation | None = None
-    when: Callable[[Mapping[str, Any]], bool] | None = None
-    sentence: str = ""
-
-    def requirement(self, run: Run) -> dict[str, Any]:
-        """What is asked of people for this run, as JSON that no later change of the policy touches."""
-        escalation = self.escalation and {
-            "groups": list(self.escalation.groups),
-            "time_limit_s": self.escalation.time_limit.total_seconds(),
-        }
-        return {
-            "groups": list(self.groups),
-            "votes": self.votes,
-            "excluded": [_starter(run)] if self.exclude_starter else [],
-            "time_limit_s": self.time_limit.total_seconds() if self.time_limit else None,
-            "on_expiry": self.on_expiry,
-            "sentence": self.sentence,
-            "escalation": escalation,
-        }
-
-
-def _starter(run: Run) -> dict[str, Any]:
-    return {"id": run.started_by_id, "name": run.started_by_name}
-
-
-_POLICIES: dict[str, ApprovalPolicy] = {}
-
-
-def policy(
-    name: str,
-    *,
-    groups: Sequence[str] = ("operators", "admins"),
-    votes: int = 1,
-    exclude_starter: bool = False,
-    time_limit: timedelta | None = timedelta(hours=24),
-    on_expiry: OnExpiry = "reject",
-    escalate_to: Sequence[str] = (),
-    escalate_for: timedelta = timedelta(hours=24),
-    when: Callable[[Mapping[str, Any]], bool] | None = None,
-    sentence: str = "",
-) -> ApprovalPolicy:
-    """Declare a policy.
-
-    Args:
-        groups: whoever is in one of these, and has the permission to decide, may decide.
-        votes: how many different people must approve; one rejection decides.
-        exclude_starter: whoever started the run may not decide.
-        time_limit: how long people have; None: for ever.
-        on_expiry: "reject" (the agent is told that nobody decided), "fail" (`WaitExpired` is raised), "park" (the run needs
-            attention, and the request stays open), or "approve".
-        escalate_to: groups that may decide as well once the time limit has passed, for `escalate_for` longer.
-        when: called with the arguments; False means that this call needs no approval.
-        sentence: why silence means yes, where it does; people read it while they can still object.
-
-    Raises ValueError for fewer than one vote, no group, a time limit that is not positive, or an "approve" without its sentence.
-    """
-    if votes < 1 or not groups:
-        raise ValueError(f"approval policy {name!r} needs at least one vote and one group")
-    if time_limit is not None and time_limit <= timedelta():
-        raise ValueError(f"approval policy {name!r} needs a positive time limit, or None")
-    if on_expiry == "approve" and not sentence.strip():
-        raise ValueError(f"approval policy {name!r} lets silence mean yes: say why in its sentence")
-    escalation = Escalation(tuple(escalate_to), escalate_for) if escalate_to else None
-    made = ApprovalPolicy(
-        name, tuple(groups), votes, exclude_starter, time_limit, on_expiry, escalation, when, sentence
-    )
-    _POLICIES[name] = made
-    return made
-
-
-def named(name: str) -> ApprovalPolicy:
-    """The code's policy of this name; one that nobody declared asks for one vote of operators or admins within 24 hours."""
-    return _POLICIES.get(name) or ApprovalPolicy(name)
-
-
-def declared() -> list[str]:
-    """Names of the policies that the code declares, sorted."""
-    return sorted(_POLICIES)
 
 
 # --- made of data --------------------------------------------------------------------------------------------------------
@@ -163,7 +58,7 @@ class Rule(BaseModel):
     remind_every_s: int | None = Field(default=None, ge=REMIND_AT_LEAST_S, le=YEAR_S)
     escalate_to: tuple[Name, ...] = ()
     escalate_for_s: int = Field(default=DAY_S, ge=MINUTE_S, le=YEAR_S)
-    on_expiry: OnExpiry = "reject"
+    on_expiry: declared.OnExpiry = "reject"
     sentence: Annotated[str, StringConstraints(strip_whitespace=True, max_length=500)] = ""
     """Why silence means yes, in words that people see while they could still object."""
 
@@ -302,7 +197,7 @@ def required(call: Call, payload: Any) -> bool:
         return found is not None
     if not call.policy:
         return False
-    when = named(call.policy).when
+    when = declared.named(call.policy).when
     return when is None or bool(when(payload))
 
 
@@ -310,12 +205,12 @@ def requirement(call: Call, payload: Any, run: Run, active: Iterable[Policy] | N
     """What is asked of people for this payload now, frozen. Somebody has asked already, so somebody decides in any case."""
     row, found = _decide(call, payload, active)
     if row is None:
-        return named(call.policy).requirement(run)
+        return declared.named(call.policy).requirement(run)
     if found is None:
         # A question that no rule is about; or the policy has changed since the call was found to need an approval.
         rules = rules_of(row)
         found = Match(rules[-1], len(rules))
-    excluded = [_starter(run)] if found.rule.exclude_starter else []
+    excluded = [declared.starter(run)] if found.rule.exclude_starter else []
     return found.rule.requirement(excluded, policy=reference(row, found), problem=found.problem)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from approvals import services, waits
 from approvals.models import Approval, ApprovalVersion, Policy, PolicyRevision
-from approvals.policies import effective
+from approvals.policies import declared, effective
 from approvals.policies.effective import Rule
 from approvals.requests import four_eyes
 from runs import clock, codec, lifecycle, redaction, registry
@@ -38,7 +38,7 @@ def known_names() -> Iterator[tuple[str, str]]:
     """Every (scope, name) that a policy can be made for, in the order of the list."""
     named = {tool.approval for tool in registry.tools() if tool.approval}
     rows = Policy.objects.filter(scope=Scope.POLICY).values_list("name", flat=True)
-    yield from ((Scope.POLICY, name) for name in sorted(named | set(effective.declared()) | set(rows)))
+    yield from ((Scope.POLICY, name) for name in sorted(named | set(declared.names()) | set(rows)))
     yield from ((Scope.TOOL, tool.name) for tool in registry.tools() if tool.effect)
     yield from ((Scope.WORKFLOW, workflow.name) for workflow in registry.workflows())
     yield from ((Scope.VERB, name) for name in four_eyes.VERBS)
@@ -54,7 +54,7 @@ def check_known(scope: str, name: str) -> None:
         case Scope.WORKFLOW:
             known = any(workflow.name == name for workflow in registry.workflows())
         case Scope.POLICY:
-            known = name in effective.declared() or any(tool.approval == name for tool in registry.tools())
+            known = name in declared.names() or any(tool.approval == name for tool in registry.tools())
             known = known or Policy.objects.filter(scope=scope, name=name).exists()
         case _:
             known = False

@@ -12,13 +12,14 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
+from approvals.inbox.listing import title_of_approval
 from approvals.models import Policy, PolicyRevision
-from approvals.policies import caught, effective, verbs
+from approvals.policies import caught, declared, effective, verbs
 from approvals.policies.effective import Rule
 from approvals.policies.expressions import ExpressionError, compile_expression
 from approvals.policies.forms import PolicyForm, ReasonForm, TryForm
 from approvals.requests import four_eyes
-from runs import access, clock, registry
+from runs import access, clock, content, registry
 from runs.errors import Invalid, NotFound, Stale
 from runs.lifecycle import Actor
 from runs.models import Run
@@ -110,7 +111,7 @@ class Entry:
 
 
 def _code_of(name: str) -> list[str]:
-    policy = effective.named(name)
+    policy = declared.named(name)
     asked = policy.requirement(Run(started_by_name="whoever started the run"))
     said = effective.in_words(asked)
     return [*(["Only for some calls, which its code tells apart"] if policy.when else []), *said]
@@ -145,7 +146,11 @@ def in_words(rules: list[Rule], *, of_verb: bool = False) -> list[Said]:
 def index(request: HttpRequest) -> HttpResponse:
     """Everything that a policy can be about, the code's default beside the override."""
     rows = {(row.scope, row.name): row for row in Policy.objects.all()}
-    entries = [Entry(scope, name, rows.get((scope, name))) for scope, name in verbs.known_names()]
+    entries = [
+        Entry(scope, name, rows.get((scope, name)))
+        for scope, name in verbs.known_names()
+        if _may_see(request, scope, name)
+    ]
     groups = [
         (TITLES[scope], ABOUT[scope], [entry for entry in entries if entry.scope == scope])
         for scope in TITLES
@@ -159,7 +164,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @may_view
 def policy(request: HttpRequest, scope: str, name: str) -> HttpResponse:
     """One policy: what it asks for, what the code would ask for, its history, and the expression that somebody tries."""
-    entry = entry_or_404(scope, name)
+    entry = entry_or_404(request, scope, name)
     return _show(request, entry)
 
 
@@ -167,7 +172,7 @@ def policy(request: HttpRequest, scope: str, name: str) -> HttpResponse:
 @may_view
 def tried(request: HttpRequest, scope: str, name: str) -> HttpResponse:
     """Which of the newest calls an expression would have caught; without one, which the present rules would."""
-    entry = entry_or_404(scope, name)
+    entry = entry_or_404(request, scope, name)
     form = TryForm(request.GET if "when" in request.GET else {"when": ""}, label_suffix="")
     context: dict[str, Any] = {
         "form": form,
@@ -223,7 +228,7 @@ def edit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
             reason=given["reason"],
         )
     except Stale as error:
-        fresh = entry_or_404(scope, name)
+        fresh = entry_or_404(request, scope, name)
         form.with_revision(fresh.revision, request.POST)
         return _form(request, fresh, form, error.status, refusal=str(error))
     except Invalid as error:
@@ -239,7 +244,7 @@ def _starting_point(entry: Entry) -> list[Rule]:
     if entry.is_verb:
         return [Rule(groups=("admins",), time_limit_s=effective.DAY_S)]
     named = registry.tool(entry.name).approval if entry.scope == Scope.TOOL else entry.name
-    code = effective.named(named or "")
+    code = declared.named(named or "")
     limit = code.time_limit
     return [
         Rule(
@@ -348,7 +353,11 @@ def reapply(request: HttpRequest, scope: str, name: str) -> HttpResponse:
         title="Apply to what is open",
         sentence=found.sentence,
         application=found,
-        shown=found.changed[:20],
+        shown=[
+            (one, title_of_approval(content.shown(request.user, one, one.run)))
+            for one in found.changed[:20]
+            if access.may(request.user, "approvals.view_approval", one.run)
+        ],
     )
 
 
@@ -374,7 +383,7 @@ def _verb(
                 said = verb(_actor(request), form.cleaned_data["seen_revision"], form.cleaned_data["reason"])
                 return _done(request, entry, said)
             except Stale as error:
-                entry = entry_or_404(entry.scope, entry.name)
+                entry = entry_or_404(request, entry.scope, entry.name)
                 kept = {"seen_revision": entry.revision, "reason": form.cleaned_data["reason"]}
                 form, status, refusal = ReasonForm(initial=kept, label_suffix=""), error.status, str(error)
         else:
@@ -401,7 +410,15 @@ def _actor(request: HttpRequest) -> Actor:
     return Actor.of(_user(request))
 
 
-def entry_or_404(scope: str, name: str) -> Entry:
+def _may_see(request: HttpRequest, scope: str, name: str) -> bool:
+    """A policy for one workflow alone is seen by who may see that one; the others act on the runs of all."""
+    of = Run(workflow=name) if scope == Scope.WORKFLOW else None
+    return access.may(request.user, "approvals.view_policy", of)
+
+
+def entry_or_404(request: HttpRequest, scope: str, name: str) -> Entry:
+    if not _may_see(request, scope, name):
+        raise Http404
     try:
         verbs.check_known(scope, name)
     except NotFound:
@@ -411,8 +428,9 @@ def entry_or_404(scope: str, name: str) -> Entry:
 
 def _to_change(request: HttpRequest, scope: str, name: str) -> Entry:
     """The entry, for somebody who may change it. Raises NotAllowed where the permission does not reach."""
+    entry = entry_or_404(request, scope, name)
     verbs.permit_change(_actor(request), scope, name)
-    return entry_or_404(scope, name)
+    return entry
 
 
 def _may_change(request: HttpRequest, entry: Entry) -> bool:

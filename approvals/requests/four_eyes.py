@@ -366,7 +366,11 @@ def vote(
     Raises NotAllowed (not asked, or it is one's own request), NotFresh, NotFound, Invalid, Stale, StateMismatch.
     """
     request = _locked(request_id)
-    permit(actor, "approvals.decide_approval", run=_run_of(request))
+    of = _run_of(request)
+    for permission in ("approvals.view_request", "approvals.decide_approval"):
+        permit(actor, permission, run=of)
+    if of is not None:
+        permit(actor, "runs.view_payload", run=of)
     now = clock.now()
     deciders.check(actor, current_requirement(request, now))
     deciders.check_fresh(request.requirement, signed_in_at)

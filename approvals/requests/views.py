@@ -1,6 +1,7 @@
 """Pages of requests: verbs that others approve first."""
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -17,13 +18,15 @@ from django.views.decorators.http import require_POST, require_safe
 
 from agentops import sign_ins
 from agentops.console import paging
-from approvals.models import Request, RequestVote, Vote
+from approvals.inbox.worklist import TARGETS
+from approvals.models import ItemKind, Request, RequestVote, Vote
 from approvals.policies import effective
 from approvals.requests import four_eyes
-from runs import access, clock, codec
+from runs import access, clock, codec, content
 from runs.errors import Invalid, NotAllowed, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Run
+from runs.selectors import PAYLOADS
 
 may_view = access.required("approvals.view_request")
 
@@ -52,6 +55,12 @@ class Shown:
     request: Request
     user: User
     now: datetime
+    run: Run | None
+    """The run that it is about; None for limits, and where retention has deleted it."""
+
+    def __post_init__(self) -> None:
+        if not self.sees_arguments:
+            self.request = content.shown(self.user, self.request, self.run)
 
     @property
     def state(self) -> str:
@@ -61,6 +70,15 @@ class Shown:
     @property
     def is_open(self) -> bool:
         return self.state == Request.State.OPEN
+
+    @property
+    def target(self) -> datetime:
+        """When somebody should have decided: its time limit, else the same time as for an approval without one."""
+        return self.request.expires_at or self.request.opened_at + TARGETS[ItemKind.APPROVAL]
+
+    @property
+    def is_late(self) -> bool:
+        return self.is_open and self.target <= self.now
 
     @cached_property
     def requirement(self) -> dict[str, Any]:
@@ -80,7 +98,8 @@ class Shown:
 
     @cached_property
     def ballots(self) -> list[RequestVote]:
-        return list(RequestVote.objects.filter(request_id=self.request.pk).order_by("at", "id"))
+        ballots = RequestVote.objects.filter(request_id=self.request.pk).order_by("at", "id")
+        return list(ballots) if self.run is None else content.shown_all(self.user, ballots, self.run)
 
     @cached_property
     def mine(self) -> RequestVote | None:
@@ -99,13 +118,13 @@ class Shown:
         return self.is_open and not self.why_not and self.mine is None and self.sees_arguments
 
     @cached_property
-    def run(self) -> Run | None:
-        return None if self.request.run_id is None else Run.objects.filter(pk=self.request.run_id).first()
-
-    @cached_property
     def sees_arguments(self) -> bool:
         """The result that somebody gives for an effect is content; what a limit would be is not."""
-        return self.run is None or access.may_see_payloads(self.user, self.run)
+        if self.request.run_id is None:
+            return True
+        if self.run is None:
+            return access.everywhere(self.user, "runs.view_payload")
+        return access.may_see_payloads(self.user, self.run)
 
     @property
     def arguments(self) -> Any:
@@ -129,15 +148,16 @@ class Shown:
 def index(request: HttpRequest) -> HttpResponse:
     """What waits for this person, what waits for others, and what is over."""
     user, now = _user(request), clock.now()
-    mine = [Shown(one, user, now) for one in four_eyes.open_for(user)[: ROWS + 1]]
-    others = [Shown(one, user, now) for one in four_eyes.open_others(user)[: ROWS + 1]]
+    mine = _shown_all(four_eyes.open_for(user)[: ROWS + 1], user, now)
+    others = _shown_all(four_eyes.open_others(user)[: ROWS + 1], user, now)
     over = four_eyes.visible(user, Request.objects.exclude(state=Request.State.OPEN))
     pages = paging.page(over, request.GET)
     context = {
         "mine": mine[:ROWS],
+        "late": sum(shown.is_late for shown in mine[:ROWS]),
         "others": others[:ROWS],
         "more": len(mine) > ROWS or len(others) > ROWS,
-        "over": [Shown(one, user, now) for one in pages.rows],
+        "over": _shown_all(pages.rows, user, now),
         "pages": pages,
         "now": now,
     }
@@ -202,7 +222,14 @@ def _shown(request: HttpRequest, request_id: uuid.UUID) -> Shown:
     found = four_eyes.visible(user, Request.objects.filter(pk=request_id)).first()
     if found is None:
         raise Http404
-    return Shown(found, user, clock.now())
+    return _shown_all([found], user, clock.now())[0]
+
+
+def _shown_all(rows: Iterable[Request], user: User, now: datetime) -> list[Shown]:
+    """Each with its run. One query."""
+    found = list(rows)
+    runs = Run.objects.defer(*PAYLOADS).in_bulk([one.run_id for one in found if one.run_id is not None])
+    return [Shown(one, user, now, runs.get(one.run_id) if one.run_id else None) for one in found]
 
 
 def _page(

@@ -9,6 +9,7 @@ from runs.bulk.selection import DEAD, LABELS, STATUSES, Filter
 from runs.forms import Moment
 from runs.models import Bulk
 from runs.models.bulk import CANARY_MOST, RATE_MOST
+from runs.services.prioritise import PRIORITIES
 from runs.states import FailureKind, Status
 
 ANY = ("", "any")
@@ -107,6 +108,14 @@ class BulkForm(forms.Form):
         max_length=120, help_text="Everybody sees it, such as “Catalogue outage of 29 Nov”."
     )
     reason = forms.CharField(max_length=500, help_text="Written to the history of each run with your name.")
+    priority = forms.TypedChoiceField(
+        coerce=int,
+        choices=[(number, str(number)) for number in reversed(PRIORITIES)],
+        label="New priority",
+        help_text="Each point is a minute’s head start over runs that become due at the same time; 0 is none.",
+    )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, verb: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **{"label_suffix": ""} | kwargs)
+        if verb != Bulk.Verb.PRIORITISE:
+            del self.fields["priority"]

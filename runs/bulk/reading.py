@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.contrib.auth.models import User
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.db.models.functions import Now
 from django.http import QueryDict
 
@@ -13,7 +13,7 @@ from runs import access
 from runs.bulk.selection import MEANT
 from runs.errors import NotAllowed
 from runs.lifecycle import Actor
-from runs.models import Bulk, BulkItem, Run, Worker
+from runs.models import Bulk, BulkItem, Grant, Run, Worker
 from runs.selectors import PAYLOADS
 from runs.services.bulk import filter_of, permit_on
 from runs.services.bulk_verbs import VERBS
@@ -207,6 +207,22 @@ def reasons(made: Bulk, query: QueryDict) -> list[Reason]:
     ]
 
 
+# --- who sees it --------------------------------------------------------------------------------------------------------
+
+
+def visible(user: access.Person, rows: QuerySet[Bulk]) -> QuerySet[Bulk]:
+    """Those of the bulks that a person may know of: of who sees only a part of the runs, their own and those of that part."""
+    if access.condition(user) is None:
+        return rows
+    found = Q(started_by=user.pk) | Q(acts_for=user.pk)
+    for grant in access.scopes(user, "runs.view_run"):
+        if grant.scope == Grant.Scope.WORKFLOW:
+            found |= Q(filter__workflow=grant.name)
+        else:
+            found |= Q(filter__subject__startswith=grant.name)
+    return rows.filter(found)
+
+
 # --- its runs -----------------------------------------------------------------------------------------------------------
 
 #: What the table can be narrowed to: word, and the columns that say so.
@@ -313,6 +329,8 @@ def workers_live() -> bool:
 def chosen_by(made: Bulk) -> list[tuple[str, str]]:
     """(label, value) of what its runs were chosen by, the statuses always."""
     words = filter_of(made).words()
+    if made.priority is not None:
+        words = [("New priority", str(made.priority)), *words]
     if any(label == "Status" for label, _ in words):
         return words
     return [("Status", " or ".join(Status(one).label.lower() for one in MEANT[made.verb])), *words]

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet, Value
@@ -17,6 +16,7 @@ from django.db.models.functions import Lower
 from django.urls import reverse
 from django.utils.http import urlencode
 
+from runs import access
 from runs.models import Bulk, Operation, Run
 from runs.models.operation import OpStatus
 from runs.search import matching
@@ -38,6 +38,7 @@ STATUSES: Mapping[str, tuple[Status, ...]] = {
     Bulk.Verb.RETRY: (Status.FAILED, Status.RETRYING),
     Bulk.Verb.CANCEL: UNFINISHED,
     Bulk.Verb.FORCE_RESUME: tuple(status for status in UNFINISHED if status != Status.CANCELLING),
+    Bulk.Verb.PRIORITISE: tuple(status for status in UNFINISHED if status != Status.RUNNING),
 }
 #: Where the filter names no status: those that people mean by the verb.
 MEANT: Mapping[str, tuple[Status, ...]] = {**STATUSES, Bulk.Verb.RETRY: (Status.FAILED,)}
@@ -88,7 +89,11 @@ class Filter:
             found = found.filter(fingerprint=self.fingerprint)
         return found.filter(workflow=self.workflow) if self.workflow else found
 
-    def narrowed(self, found: QuerySet[Run]) -> QuerySet[Run]:
+    def searched(self, user: access.Person) -> Sequence[uuid.UUID] | None:
+        """What its search finds of what this person may see; None without a search. One query."""
+        return matching(self.q, user) if self.q else None
+
+    def narrowed(self, found: QuerySet[Run], searched: Sequence[uuid.UUID] | None = None) -> QuerySet[Run]:
         """Those of `found` that match all the rest of the filter."""
         for column in ("step", "queue"):
             if value := getattr(self, column):
@@ -112,13 +117,7 @@ class Filter:
         for name, lookup in MOMENTS.items():
             if value := getattr(self, name):
                 found = found.filter(**{lookup: moment(value)})
-        if self.q:
-            found = found.filter(pk__in=self._matching)
-        return found
-
-    @cached_property
-    def _matching(self) -> list[uuid.UUID]:
-        return matching(self.q)
+        return found if searched is None else found.filter(pk__in=searched)
 
 
 def address(listed: Mapping[str, str]) -> str:
@@ -195,12 +194,12 @@ class Preview:
         return self.number > COUNT_LIMIT
 
 
-def preview(chosen: Filter, verb: str, visible: QuerySet[Run]) -> Preview:
+def preview(chosen: Filter, verb: str, visible: QuerySet[Run], user: access.Person) -> Preview:
     """How many runs match, and the newest of them. Three queries (with a search, four)."""
     statuses = chosen.statuses(verb)
     if not statuses:
         return Preview(0, True, [])
-    parts = list(_newest(chosen, statuses, visible))
+    parts = list(_newest(chosen, statuses, visible, chosen.searched(user)))
     counted = _union([part.order_by("-pk").values("pk")[: COUNT_LIMIT + 1] for part in parts])
     number = min(counted.count(), COUNT_LIMIT + 1)
     beyond = _union(
@@ -216,10 +215,15 @@ def preview(chosen: Filter, verb: str, visible: QuerySet[Run]) -> Preview:
     return Preview(number, number > COUNT_LIMIT or not narrowed or not beyond.exists(), list(examples))
 
 
-def _newest(chosen: Filter, statuses: Sequence[Status], visible: QuerySet[Run]) -> Iterator[QuerySet[Run]]:
+def _newest(
+    chosen: Filter,
+    statuses: Sequence[Status],
+    visible: QuerySet[Run],
+    searched: Sequence[uuid.UUID] | None,
+) -> Iterator[QuerySet[Run]]:
     for status in statuses:
         newest = chosen.among(status).order_by("-pk").values("pk")[:COUNTED_AMONG]
-        yield chosen.narrowed(visible.filter(pk__in=newest))
+        yield chosen.narrowed(visible.filter(pk__in=newest), searched)
 
 
 def _union(parts: Sequence[QuerySet[Run, Any]]) -> QuerySet[Run, Any]:
@@ -240,7 +244,12 @@ class Window:
 
 
 def window(
-    chosen: Filter, status: Status, after: uuid.UUID | None, until: datetime, visible: QuerySet[Run]
+    chosen: Filter,
+    status: Status,
+    after: uuid.UUID | None,
+    until: datetime,
+    visible: QuerySet[Run],
+    user: access.Person,
 ) -> Window:
     """The next WINDOW runs of a status after one of them, and which of these match. Two queries (with a search, three)."""
     rows = chosen.among(status)
@@ -252,5 +261,5 @@ def window(
         found = found.filter(pk__gt=after)
     if last is not None:
         found = found.filter(pk__lte=last)
-    matched = chosen.narrowed(found).filter(created_at__lte=until).order_by("pk")
+    matched = chosen.narrowed(found, chosen.searched(user)).filter(created_at__lte=until).order_by("pk")
     return Window(list(matched.values_list("pk", "event_seq")), last)

@@ -149,10 +149,10 @@ def last_good(user: Person, run: Run) -> Run | None:
 
 
 def compare(this: Run, good: Run) -> Comparison:
-    """Read both up to the first difference. Four queries for each WINDOW of visits."""
+    """Read both up to the first difference. Two queries for each WINDOW of visits."""
     made = Comparison(this, good)
     for begin in range(0, MOST, WINDOW):
-        ours, theirs = _read(this, begin), _read(good, begin)
+        ours, theirs = _read(this, good, begin)
         for number in range(begin + 1, begin + WINDOW + 1):
             mine, other = ours.get(number), theirs.get(number)
             if mine is None and other is None:
@@ -167,20 +167,22 @@ def compare(this: Run, good: Run) -> Comparison:
     return made
 
 
-def _read(run: Run, after: int) -> Mapping[int, Visit]:
-    """Visits of a run after this one, WINDOW of them: by the keys of both tables, which begin with run and visit."""
-    part = Q(run_id=run.pk, step_seq__gt=after, step_seq__lte=after + WINDOW)
-    did: dict[int, list[Did]] = defaultdict(list)
-    for visit, *columns in _operations(Operation.objects.filter(part, forgotten=False)):
-        did[visit].append(Did(*columns))
+def _read(this: Run, good: Run, after: int) -> tuple[Mapping[int, Visit], Mapping[int, Visit]]:
+    """Visits of both after this one, WINDOW of each: by the keys of both tables, which begin with run and visit."""
+    part = Q(run_id__in=(this.pk, good.pk), step_seq__gt=after, step_seq__lte=after + WINDOW)
+    did: dict[tuple[uuid.UUID, int], list[Did]] = defaultdict(list)
+    for run_id, visit, *columns in _operations(Operation.objects.filter(part, forgotten=False)):
+        did[run_id, visit].append(Did(*columns))
     tries = Attempt.objects.filter(part).order_by("step_seq", "attempt_no")
-    found = {}
-    for visit, number, step, outcome, error_type, error in tries.values_list(
-        "step_seq", "attempt_no", "step", "outcome", "error_type", "error"
+    found: dict[uuid.UUID, dict[int, Visit]] = {this.pk: {}, good.pk: {}}
+    for run_id, visit, number, step, outcome, error_type, error in tries.values_list(
+        "run_id", "step_seq", "attempt_no", "step", "outcome", "error_type", "error"
     ):
         # The last one counts: what came before it was tried again.
-        found[visit] = Visit(visit, step, number, outcome, error_type, error, did.get(visit, ()))
-    return found
+        found[run_id][visit] = Visit(
+            visit, step, number, outcome, error_type, error, did.get((run_id, visit), ())
+        )
+    return found[this.pk], found[good.pk]
 
 
 def _operations(rows: QuerySet[Operation]) -> Any:
@@ -189,6 +191,7 @@ def _operations(rows: QuerySet[Operation]) -> Any:
         rows.annotate(answered=answered)
         .order_by("step_seq", "ordinal")
         .values_list(
+            "run_id",
             "step_seq",
             "pk",
             "position",

@@ -14,17 +14,19 @@ from typing import Any
 
 import structlog
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
-from django.core.exceptions import EmptyResultSet
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import connection
-from django.db.models import Case, Exists, IntegerField, Max, Model, OuterRef, Q, QuerySet, When
+from django.db.models import Case, Exists, IntegerField, JSONField, Max, OuterRef, Q, QuerySet, Subquery, When
+from django.db.models.expressions import RawSQL
+from django.db.models.functions import JSONObject
 
 from runs import access, clock, lifecycle
 from runs.clock import Now
 from runs.diagnosis.fingerprint import LOOKED_AT, Mark, folded
 from runs.lifecycle import Actor
-from runs.models import Attempt, AuditEvent, FailureGroup, FailureTally, Run
+from runs.models import Attempt, AuditEvent, FailureGroup, FailureTally, Run, Worker
 from runs.models.failure import target_of
-from runs.selectors import COUNT_LIMIT, PAYLOADS
+from runs.selectors import COUNT_LIMIT, PAYLOADS, counted
 from runs.services.verb import verb
 from runs.states import FailureKind, Status
 
@@ -274,24 +276,6 @@ def standing(sort: str) -> Status:
     return Status.ATTENTION if sort == FailureGroup.Sort.ATTENTION else Status.FAILED
 
 
-def counted(*rows: QuerySet[Model]) -> list[int]:
-    """How many each of these are, up to COUNT_LIMIT + 1. One query."""
-    parts: list[str] = []
-    parameters: list[Any] = []
-    for one in rows:
-        try:
-            sql, given = one.order_by().values("pk")[: COUNT_LIMIT + 1].query.sql_with_params()
-        except EmptyResultSet:
-            sql, given = "SELECT WHERE false", ()
-        parts.append(f"(SELECT count(*) FROM ({sql}) AS counted)")  # noqa: S608 (made by Django)
-        parameters += given
-    if not parts:
-        return []
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT " + ", ".join(parts), parameters)
-        return list(cursor.fetchone())
-
-
 def still(user: Person, shown: Sequence[FailureGroup]) -> Mapping[uuid.UUID, int]:
     """How many runs of each of these groups still stand failed (or in attention), up to COUNT_LIMIT + 1. One query."""
     numbers = counted(*(runs_of(user, one.pk, standing(one.sort)) for one in shown))
@@ -361,22 +345,25 @@ class Place:
             return None
 
 
-def page(rows: QuerySet[FailureGroup], before: Place | None) -> tuple[list[FailureGroup], Place | None]:
-    """The groups of a page, and where the next begins; None if this is the last. One query."""
+def page(
+    rows: QuerySet[FailureGroup], before: Place | None
+) -> tuple[list[FailureGroup], Place | None, datetime]:
+    """The groups of a page, where the next begins (None if this is the last), and the moment. One query if there are groups."""
     if before is not None:
         rows = rows.filter(last_at__lte=before.at).filter(
             Q(last_at__lt=before.at) | Q(last_at=before.at, fingerprint__lt=before.fingerprint)
         )
-    found = list(rows[: GROUPS + 1])
-    return found[:GROUPS], Place.of(found[GROUPS - 1]) if len(found) > GROUPS else None
+    found = list(rows.annotate(read_at=Now())[: GROUPS + 1])
+    now: datetime = found[0].read_at if found else clock.now()
+    return list(found[:GROUPS]), Place.of(found[GROUPS - 1]) if len(found) > GROUPS else None, now
 
 
 @dataclass(frozen=True)
 class Trend:
     """Failures by day and, of the last 24 hours, by hour; the oldest first, the present one last."""
 
-    days: Sequence[int]
-    hours: Sequence[int]
+    days: list[int]
+    hours: list[int]
 
 
 # Days counted back from the present one, and hours within that one alone. What is of a later hour counts as of this one.
@@ -409,6 +396,62 @@ def trends(fingerprints: Iterable[uuid.UUID], now: datetime | None = None) -> Ma
     )
 
 
+def latest(user: Person, most: int) -> tuple[list[tuple[FailureGroup, Trend]], datetime | None]:
+    """The unhandled groups of failed runs that failed last, each with its trend; and the moment, if there is one. One query."""
+    since = Now() - timedelta(hours=DAYS * 24)
+    tallies = FailureTally.objects.filter(fingerprint=OuterRef("pk"), hour__gte=since)
+    numbers = ArraySubquery(tallies.values(row=JSONObject(hour="hour", failures="failures")))
+    found = list(unhandled(user).annotate(read_at=Now(), tallies=numbers)[:most])
+    now: datetime | None = found[0].read_at if found else None
+    return [(group, _trend(group.tallies, group.read_at)) for group in found], now
+
+
+def _trend(tallies: Iterable[Mapping[str, Any]], now: datetime) -> Trend:
+    """The same as `trends`, of one group's rows."""
+    made = Trend([0] * DAYS, [0] * HOURS)
+    now = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    for tally in tallies:
+        ago = max(0, int((now - datetime.fromisoformat(tally["hour"])).total_seconds()) // 3600)
+        if ago < DAYS * 24:
+            made.days[DAYS - 1 - ago // 24] += tally["failures"]
+        if ago < HOURS:
+            made.hours[HOURS - 1 - ago] += tally["failures"]
+    return made
+
+
+# Versions of the group's workflow that live workers (worker_open) execute, each with the code that has it.
+_LIVE = """
+(SELECT jsonb_agg(DISTINCT jsonb_build_array(split_part(split_part(capability, '@', 2), '/', 1)::int, w.code_version))
+ FROM runs_worker w, unnest(w.capabilities) AS capability
+ WHERE w.closed_at IS NULL AND w.beat_until > statement_timestamp()
+   AND starts_with(capability, runs_failure_group.workflow || '@'))
+"""
+
+
+@dataclass(frozen=True)
+class Live:
+    """What live workers execute of a workflow: versions, each with what its worker calls the code, the newest first."""
+
+    versions: Sequence[tuple[int, str]]
+
+    @classmethod
+    def of(cls, group: FailureGroup) -> "Live":
+        """Of a group that `siblings` read."""
+        found: list[tuple[int, str]] = [(one, code) for one, code in getattr(group, "live", None) or []]
+        return cls(sorted(found, reverse=True))
+
+    def has(self, version: int) -> bool:
+        """This version, or a later one."""
+        return any(one >= version for one, _ in self.versions)
+
+    @property
+    def words(self) -> str:
+        """“version 2 (code 7f3a), version 1 (code 7f3a)”; "" for nothing."""
+        return ", ".join(
+            f"version {one}" + (f" (code {code})" if code else "") for one, code in self.versions
+        )
+
+
 def siblings(user: Person, fingerprint: uuid.UUID) -> tuple[list[FailureGroup], datetime]:
     """A group and the same error at the same step in other versions, newest version first; and the moment. One query.
 
@@ -418,7 +461,10 @@ def siblings(user: Person, fingerprint: uuid.UUID) -> tuple[list[FailureGroup], 
     found = groups(user, None).filter(signature=one.values("signature")[:1])
     # The group itself is among them, however many there are.
     first = Case(When(pk=fingerprint, then=0), default=1, output_field=IntegerField())
-    chosen = list(found.annotate(read_at=Now(), first=first).order_by("first", "-version")[:SIBLINGS])
+    live = RawSQL(_LIVE, [], output_field=JSONField())
+    chosen = list(
+        found.annotate(read_at=Now(), live=live, first=first).order_by("first", "-version")[:SIBLINGS]
+    )
     if not chosen or chosen[0].pk != fingerprint:
         raise FailureGroup.DoesNotExist
     read_at: datetime = chosen[0].read_at
@@ -431,6 +477,12 @@ def history(group: FailureGroup) -> list[AuditEvent]:
 
 
 def last_error(run: Run) -> Attempt | None:
-    """The attempt whose error ended the run, with its traceback."""
+    """The attempt whose error ended the run, with its traceback; `code` is what its worker called its code, None if forgotten."""
     tries = Attempt.objects.filter(run_id=run.pk, step_seq=run.step_seq).exclude(error_type="")
-    return tries.defer("state_after", "state_after_sealed").order_by("-attempt_no").first()
+    code = Worker.objects.filter(pk=OuterRef("worker_id")).values("code_version")
+    return (
+        tries.annotate(code=Subquery(code))
+        .defer("state_after", "state_after_sealed")
+        .order_by("-attempt_no")
+        .first()
+    )

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Q
 
-from runs.engine import machine
+from runs.engine import code, machine
 from runs.engine.closing import close_dead_attempt
 from runs.engine.database import cold
 from runs.models import Run, Worker
@@ -33,7 +33,7 @@ def register(worker_id: uuid.UUID, *, queues: Sequence[str], capabilities: Seque
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO runs_worker (id, host, pid, process, queues, capabilities, slots, code_version, started_at, beat_at,"
-            " beat_until, draining, lost_slots, gone_by) VALUES (%s, %s, %s, %s, %s, %s, %s, '', statement_timestamp(),"
+            " beat_until, draining, lost_slots, gone_by) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),"
             " statement_timestamp(), statement_timestamp() + make_interval(secs => %s), false, 0, '')",
             [
                 worker_id,
@@ -43,6 +43,7 @@ def register(worker_id: uuid.UUID, *, queues: Sequence[str], capabilities: Seque
                 list(queues),
                 list(capabilities),
                 slots,
+                code.version(),
                 settings.AGENTOPS_LEASE_SECONDS,
             ],
         )

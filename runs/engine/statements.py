@@ -221,6 +221,13 @@ _COLUMNS = """id, position, ordinal, kind, name, args_digest, status, result, re
 
 VISIT = f"SELECT {_COLUMNS} FROM runs_operation WHERE run_id = %(run)s AND step_seq = %(seq)s AND NOT forgotten ORDER BY ordinal"
 
+#: Before a new intent overwrites the one before: what is known of that send. Written only where an effect is sent again; the
+#: first and the newest are kept, so that one which is tried for days stays small.
+_EARLIER_SENDS = """CASE WHEN jsonb_array_length(o.earlier_sends) >= 50 THEN o.earlier_sends - 1
+        ELSE coalesce(o.earlier_sends, '[]') END || jsonb_build_object('at', o.intent_at, 'attempt', o.attempt_no,
+            'epoch', o.intent_epoch, 'worker', o.intent_worker_id, 'key', o.provider_key, 'ended', o.call_ended_at,
+            'answered', o.status = 'retry', 'error_type', o.error_type, 'error', left(o.error, 500), 'by', o.settled_by)"""
+
 #: Intent: committed before anything is sent. Takes an operation over that certainly did not happen (`retry`).
 INTENT = Fenced(
     f"""
@@ -245,6 +252,7 @@ ON CONFLICT (run_id, step_seq, position) DO UPDATE SET status = 'pending', inten
     intent_worker_id = excluded.intent_worker_id, intent_at = excluded.intent_at, call_ended_at = NULL,
     attempt_no = excluded.attempt_no, provider_key = excluded.provider_key, error_type = '', error = '',
     approved = excluded.approved, approved_sealed = excluded.approved_sealed,
+    earlier_sends = CASE WHEN o.status = 'retry' THEN {_EARLIER_SENDS} ELSE o.earlier_sends END,
     first_sent_at = CASE WHEN o.provider_key = excluded.provider_key THEN o.first_sent_at ELSE excluded.first_sent_at END
 WHERE o.status = 'retry'
    OR (o.status = 'pending' AND o.intent_epoch = excluded.intent_epoch AND o.intent_worker_id = excluded.intent_worker_id)
@@ -259,7 +267,9 @@ WITH r AS (
     SELECT r.id FROM runs_run r WHERE {_FENCE} AND (r.cancel_requested_at IS NULL OR r.compensating) FOR NO KEY UPDATE
 )
 UPDATE runs_operation o SET intent_epoch = %(epoch)s, intent_worker_id = %(worker)s, intent_at = agentops_now(),
-    attempt_no = %(attempt)s, call_ended_at = NULL, earlier_send_open = o.earlier_send_open OR %(open)s
+    attempt_no = %(attempt)s, call_ended_at = NULL, earlier_send_open = o.earlier_send_open OR %(open)s,
+    -- Once more under this very intent means that the answer to its COMMIT was lost.
+    earlier_sends = CASE WHEN o.intent_epoch = %(epoch)s THEN o.earlier_sends ELSE {_EARLIER_SENDS} END
 FROM r WHERE o.id = %(id)s AND o.run_id = r.id AND o.status = 'pending'
   AND (o.intent_epoch = %(seen)s OR (o.intent_epoch = %(epoch)s AND o.intent_worker_id = %(worker)s))
   AND (%(window)s::float8 IS NULL OR o.first_sent_at + make_interval(secs => %(window)s) > agentops_now())

@@ -39,7 +39,7 @@ from runs.lifecycle import DUE_CHANNEL
 from runs.models.worker import Asked
 from runs.pages import activity
 from runs.policies import POLICY_CHANNEL
-from runs.services import bulk_work, limits, retention
+from runs.services import bulk_work, chain, limits, retention
 
 log = structlog.get_logger(__name__)
 
@@ -435,6 +435,7 @@ class RunWorker:
             retention.tick()
             failures.tick()
             activity.forget_old()
+            chain.tick()
         except UNSURE_DJANGO as error:
             log.warning("retention.later", error=str(error))
         except Exception:
@@ -449,8 +450,8 @@ class RunWorker:
             if any(e.crashes > 0 for e in self._live.values()):
                 return False  # it runs alone
         free = self.slots - live - len(self._lost)
-        if free <= 0 or self._rests or self.lease.remaining <= self.lease.margin:
-            return False
+        if free <= 0 or self._rests or self._draining() or self.lease.remaining <= self.lease.margin:
+            return False  # also if it was told to stop while it swept
         self._claims_begun += 1
         try:
             return self._claim_into(free, live, capabilities)

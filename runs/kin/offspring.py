@@ -1,12 +1,13 @@
 """Child runs on the page of their parent: how many stand how, those that need a look first, one page of them."""
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Case, IntegerField, QuerySet, Value, When
 
-from runs import selectors
+from runs import access, content, selectors
 from runs.models import Operation, Run
 from runs.models.operation import Kind
 from runs.states import Status
@@ -46,11 +47,21 @@ class Children:
 
 
 def children(
-    run_id: uuid.UUID, version: selectors.Version, *, status: str = "", after: uuid.UUID | None = None
+    user: access.Person,
+    run_id: uuid.UUID,
+    version: selectors.Version,
+    *,
+    status: str = "",
+    after: uuid.UUID | None = None,
 ) -> Children:
-    """A page of the child runs of a run, of one status if wanted. One query."""
+    """A page of the child runs of a run, of one status if wanted. One query, for who sees only some of them another one."""
     chosen = status if status in Status.values else ""
-    found = of(run_id).defer(*selectors.PAYLOADS)
+    found = access.visible(user, of(run_id)).defer(*selectors.PAYLOADS)
+    total, by_status = version.children, version.children_by_status
+    if access.condition(user) is not None:
+        # Others are not told of, not even by their number.
+        by_status = Counter(found.values_list("status", flat=True)[: selectors.CHILDREN_COUNTED])
+        total = sum(by_status.values())
     if chosen:
         found = found.filter(status=chosen).order_by("pk")
         if after is not None:
@@ -58,10 +69,10 @@ def children(
     else:
         ranks = [When(status=one, then=Value(rank)) for rank, one in enumerate(ORDER)]
         found = found.annotate(rank=Case(*ranks, output_field=IntegerField())).order_by("rank", "pk")
-    rows = list(found[: ROWS + 1])
+    rows = content.shown_all(user, found[: ROWS + 1])
     more, rows = len(rows) > ROWS, rows[:ROWS]
-    counts = [(one, version.children_by_status[one]) for one in ORDER if one in version.children_by_status]
-    return Children(version.children, counts, rows, chosen, rows[-1].pk if more and chosen else None)
+    counts = [(one, by_status[one]) for one in ORDER if one in by_status]
+    return Children(total, counts, rows, chosen, rows[-1].pk if more and chosen else None)
 
 
 def of(run_id: uuid.UUID) -> QuerySet[Run]:

@@ -1,4 +1,4 @@
-"""Grants for a part of the runs; admins who change people and export the audit."""
+"""Grants for a part of the runs; and who may use the verbs of 0013 and 0015, change people and export the audit."""
 
 import django.db.models.deletion
 from django.apps.registry import Apps
@@ -12,18 +12,22 @@ import runs.clock
 import runs.models.run
 
 
+SUPPORT = ["fork_run", "skip_step", "edit_state", "handle_failures"]
+GROUPS = {"support": SUPPORT, "admins": [*SUPPORT, "kill_run", "manage_people", "export_audit"]}
+
+
 def grant(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
     # Permissions are otherwise made after all migrations.
     config = apps.get_app_config("runs")
     config.models_module = True  # a historical app has no module; without one nothing is made
     create_permissions(config, apps=apps, verbosity=0)
     group_model, permission_model = apps.get_model("auth", "Group"), apps.get_model("auth", "Permission")
-    for group in group_model.objects.filter(name="admins"):
-        group.permissions.add(
-            *permission_model.objects.filter(
-                content_type__app_label="runs", codename__in=["manage_people", "export_audit"]
+    for name, codenames in GROUPS.items():
+        # A site may have done without one of them.
+        for group in group_model.objects.filter(name=name):
+            group.permissions.add(
+                *permission_model.objects.filter(content_type__app_label="runs", codename__in=codenames)
             )
-        )
 
 
 class Migration(migrations.Migration):

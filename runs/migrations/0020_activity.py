@@ -1,14 +1,40 @@
-"""What a person asks of a worker, and what workers count for charts."""
+"""What a person asks of a worker, who may, and what workers count for charts."""
 
 import django.contrib.postgres.fields
+from django.apps.registry import Apps
+from django.contrib.auth.management import create_permissions
 from django.contrib.postgres.operations import AddConstraintNotValid
 from django.db import migrations, models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+
+
+def grant(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
+    # Permissions are otherwise made after all migrations.
+    config = apps.get_app_config("runs")
+    config.models_module = True  # a historical app has no module; without one nothing is made
+    create_permissions(config, apps=apps, verbosity=0)
+    group_model, permission_model = apps.get_model("auth", "Group"), apps.get_model("auth", "Permission")
+    drain = permission_model.objects.get(content_type__app_label="runs", codename="drain_worker")
+    # A site may have done without the group.
+    for group in group_model.objects.filter(name="admins"):
+        group.permissions.add(drain)
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0019_undecided")]
+    dependencies = [("runs", "0019_undecided"), ("approvals", "0003_groups")]
 
     operations = [
+        migrations.AlterModelOptions(
+            name="worker",
+            options={
+                "permissions": [
+                    ("declare_gone", "Can declare a worker gone for good"),
+                    ("drain_worker", "Can drain and recycle workers"),
+                ]
+            },
+        ),
+        # Before what locks the table that workers beat in.
+        migrations.RunPython(grant, migrations.RunPython.noop),
         migrations.AddField(
             "worker",
             "asked",
@@ -29,15 +55,6 @@ class Migration(migrations.Migration):
             models.CheckConstraint(
                 condition=models.Q(("asked__in", ["", "drain", "recycle"])), name="worker_asked_known"
             ),
-        ),
-        migrations.AlterModelOptions(
-            name="worker",
-            options={
-                "permissions": [
-                    ("declare_gone", "Can declare a worker gone for good"),
-                    ("drain_worker", "Can drain and recycle workers"),
-                ]
-            },
         ),
         migrations.CreateModel(
             name="Activity",

@@ -1,6 +1,6 @@
 """Tables of the execution engine. `docs/schema.md` lists each with its constraints and the query each index is for."""
 
-from .audit import AuditEvent, AuditHead, AuditLink, Event
+from .audit import AuditEvent, AuditHead, AuditLink, ChainCheck, Event
 from .blob import Blob, BlobUse
 from .bulk import Bulk, BulkItem
 from .conversation import LogLine, Message
@@ -23,6 +23,7 @@ __all__ = [
     "BlobUse",
     "Bulk",
     "BulkItem",
+    "ChainCheck",
     "Clock",
     "Event",
     "Evidence",

@@ -20,6 +20,7 @@ class Bulk(models.Model):
         RETRY = "retry", "Retry"
         CANCEL = "cancel", "Cancel"
         FORCE_RESUME = "force_resume", "Force resume"
+        PRIORITISE = "prioritise", "Change the priority"
 
     class Status(models.TextChoices):
         COUNTING = "counting", "Counting"
@@ -35,6 +36,7 @@ class Bulk(models.Model):
     name = models.TextField()
     reason = models.TextField()
     verb = models.TextField(choices=Verb)
+    priority = models.PositiveSmallIntegerField(null=True, help_text="That its runs are given")
     filter = models.JSONField(help_text="What the runs were chosen by, as in the address of the page")
     status = models.TextField(choices=Status, default=Status.COUNTING)
     paused_from = models.TextField(blank=True, default="", help_text="The status that resuming goes back to")
@@ -104,7 +106,13 @@ class Bulk(models.Model):
                 name="bulk_status_known",
             ),
             models.CheckConstraint(
-                condition=Q(verb__in=["retry", "cancel", "force_resume"]), name="bulk_verb_known"
+                condition=Q(verb__in=["retry", "cancel", "force_resume", "prioritise"]),
+                name="bulk_verb_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(verb="prioritise", priority__isnull=False, priority__lte=9)
+                | (~Q(verb="prioritise") & Q(priority__isnull=True)),
+                name="bulk_priority_of_its_verb",
             ),
             models.CheckConstraint(condition=~Q(name="") & ~Q(reason=""), name="bulk_says_why"),
             models.CheckConstraint(

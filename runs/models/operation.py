@@ -88,6 +88,10 @@ class Operation(models.Model):
         default=False, help_text="Sent again while an earlier send could land"
     )
     settled_by = models.TextField(blank=True, default="", help_text="Empty: an answer; verify; or a person")
+    earlier_sends = models.JSONField(
+        null=True,
+        help_text="Sends of an effect before the one that the columns tell of, oldest first; NULL: there were none",
+    )
 
     #: Waits: when it opened for, and until when.
     expires_at = models.DateTimeField(null=True)

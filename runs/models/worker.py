@@ -24,7 +24,7 @@ class Worker(models.Model):
     queues = ArrayField(models.TextField())
     capabilities = ArrayField(models.TextField(), help_text="workflow@version/step")
     slots = models.PositiveIntegerField()
-    code_version = models.TextField(blank=True, default="")
+    code_version = models.TextField(blank=True, default="")  # runs.engine.code
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     beat_until = models.DateTimeField()

@@ -1,7 +1,7 @@
 """Limits as people read them: what the code says beside what the database overrides, and who changed what."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -322,6 +322,17 @@ class Scopes:
     tools: list[Scope]
     queues: list[Scope]
 
+    def theirs(self, user: access.Person) -> "Scopes":
+        """Without the workflows whose limits this person may not see."""
+        return replace(
+            self,
+            workflows=[
+                (workflow, steps)
+                for workflow, steps in self.workflows
+                if may_see(user, workflow.scope, workflow.name)
+            ],
+        )
+
     @property
     def total(self) -> int:
         return 1 + len(self.queues) + len(self.tools) + sum(1 + len(steps) for _, steps in self.workflows)
@@ -373,6 +384,21 @@ def overrides(every: policies.Overrides) -> list[Override]:
     return found
 
 
+def may_see(user: access.Person, scope: str, name: str) -> bool:
+    """Whether a person may see these limits: what is for one workflow alone by who may see that one, the rest by everybody
+    who may see limits, as it acts on the runs of all.
+    """
+    workflow = name.partition("/")[0] if scope in (Policy.Scope.WORKFLOW, Policy.Scope.STEP) else ""
+    return access.may(user, "runs.view_policy", Run(workflow=workflow) if workflow else None)
+
+
+def seen_by(user: access.Person, every: policies.Overrides) -> policies.Overrides:
+    """Those of the overrides that a person may see."""
+    if access.everywhere(user, "runs.view_policy"):
+        return every
+    return {key: policy for key, policy in every.items() if may_see(user, *key)}
+
+
 # --- on every page -----------------------------------------------------------------------------------------------------
 
 
@@ -409,12 +435,7 @@ class Standing:
 
 def standing(user: access.Person, overrides: policies.Overrides) -> list[Standing]:
     """What is paused now, the widest first; for whoever may see limits."""
-    found = policies.pauses(overrides)
-    return (
-        [_standing(policy, user) for policy in found]
-        if found and access.may(user, "runs.view_policy")
-        else []
-    )
+    return [_standing(policy, user) for policy in policies.pauses(seen_by(user, overrides))]
 
 
 def _standing(policy: Policy, user: access.Person) -> Standing:
@@ -490,7 +511,17 @@ def history(target: str = "") -> list[Change]:
     found = AuditEvent.objects.filter(kind__in=KINDS_OF_CHANGE).order_by("-id")
     if target:
         found = found.filter(target=target)
-    return [Change(event, tuple(_said(event))) for event in found[:HISTORY]]
+    return [change(event) for event in found[:HISTORY]]
+
+
+def change(event: AuditEvent) -> Change:
+    """One line of history; `event` is of one of KINDS_OF_CHANGE."""
+    return Change(event, tuple(_said(event)))
+
+
+def told(event: AuditEvent) -> tuple[tuple[str, str], ...]:
+    """What an event of the audit changed, limit by limit; nothing for one that is no change of limits."""
+    return tuple(_said(event)) if event.kind in KINDS_OF_CHANGE else ()
 
 
 def _said(event: AuditEvent) -> Iterable[tuple[str, str]]:

@@ -16,7 +16,7 @@ from django.db.models import Exists, IntegerField, OuterRef, Q, QuerySet
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now as StatementTime
 
-from runs import clock, policies, registry, waits
+from runs import clock, content, policies, registry, waits
 from runs.models import Attempt, Operation, Run, Worker
 from runs.models.operation import WAIT_KINDS, OpStatus
 from runs.states import CLAIMABLE, AttentionKind, Hold, Status
@@ -90,7 +90,12 @@ def why(run: Run) -> Why:
 
 
 def of_all(some: Sequence[Run], *, overrides: policies.Overrides | None = None) -> dict[uuid.UUID, Why]:
-    """The reason of each run: at most six queries, however many runs; `overrides` that have just been read save one."""
+    """The reason of each run: at most six queries, however many runs; none where all have ended.
+
+    `overrides` that have just been read save one.
+    """
+    if all(run.is_terminal for run in some):
+        return {run.pk: Why("") for run in some}
     facts = Facts.gather(some, overrides=overrides)
     return {run.pk: facts.why(run) for run in some}
 
@@ -164,7 +169,7 @@ SELECT agentops_now(),
      FROM runs_worker WHERE id = ANY (%(holders)s::uuid[])),
     (SELECT jsonb_agg(DISTINCT queue) FROM runs_worker, unnest(queues) AS queue
      WHERE closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()),
-    (SELECT jsonb_agg(DISTINCT capability) FROM runs_worker, unnest(capabilities) AS capability
+    (SELECT jsonb_agg(DISTINCT jsonb_build_array(capability, code_version)) FROM runs_worker, unnest(capabilities) AS capability
      WHERE closed_at IS NULL AND NOT draining AND beat_until > statement_timestamp()
      AND split_part(capability, '@', 1) = ANY (%(workflows)s::text[])),
     (SELECT jsonb_object_agg(r.id, last.error) FROM unnest(%(retrying)s::uuid[]) AS r (id), LATERAL (
@@ -195,8 +200,8 @@ class Facts:
     holders: Mapping[uuid.UUID, Holder]
     served: frozenset[str]
     """Queues that a live worker looks at."""
-    capabilities: frozenset[str]
-    """What live workers have of the workflows whose runs are held for want of one."""
+    capabilities: frozenset[tuple[str, str]]
+    """What live workers have of the workflows whose runs are held for want of one, each with what they call their code."""
 
     @classmethod
     def gather(
@@ -229,6 +234,12 @@ class Facts:
                 cursor.execute(_AROUND, given)
                 now, workers, queues, capabilities, errors = cursor.fetchone()
         last = {uuid.UUID(run_id): error for run_id, error in json.loads(errors or "{}").items()}
+        # As the runs themselves are shown.
+        hidden = {run.pk: run for run in unfinished if content.is_hidden(run)}
+        last = {key: content.words(key not in hidden, error) for key, error in last.items()}
+        retries = {
+            key: content.like(hidden[key], [one])[0] if key in hidden else one for key, one in retries.items()
+        }
         return cls(
             now=now,
             overrides=policies.load() if overrides is None else overrides,
@@ -237,7 +248,7 @@ class Facts:
             errors=last if attempts is None else {one.run_id: one.error for one in attempts},
             holders={uuid.UUID(one["id"]): _holder(one) for one in _list(workers)},
             served=frozenset(_list(queues)),
-            capabilities=frozenset(_list(capabilities)),
+            capabilities=frozenset((name, code) for name, code in _list(capabilities)),
         )
 
     def why(self, run: Run) -> Why:
@@ -351,16 +362,17 @@ def _limited(run: Run) -> str:
 def _known(run: Run, facts: Facts) -> str:
     """What live workers have instead of the step that they lack."""
     prefix = f"{run.workflow}@"
-    have = {
-        one.removeprefix(prefix).partition("/")[0] for one in facts.capabilities if one.startswith(prefix)
-    }
+    theirs = [(name, code) for name, code in facts.capabilities if name.startswith(prefix)]
+    have = {name.removeprefix(prefix).partition("/")[0] for name, _ in theirs}
     if not have:
         return f"none has any step of {run.workflow}"
+    codes = ", ".join(sorted({code for _, code in theirs if code}))
+    said = f", in code {codes}" if codes else ""
     if str(run.version) in have:
         others = f"other steps of version {run.version}"
         more = have - {str(run.version)}
-        return f"known workers have {others}" + (f" and version {_versions(more)}" if more else "")
-    return f"known workers have version {_versions(have)}"
+        return f"known workers have {others}" + (f" and version {_versions(more)}" if more else "") + said
+    return f"known workers have version {_versions(have)}{said}"
 
 
 def _versions(some: Iterable[str]) -> str:
@@ -396,16 +408,28 @@ def _is_overdue(run: Run, now: datetime) -> bool:
     return run.wake_at is not None and run.wake_at < now - OVERDUE
 
 
+#: What a person reads who may not see the reason of a run in attention.
+_ATTENTION = {
+    AttentionKind.IN_DOUBT: "nobody knows whether an effect happened",
+    AttentionKind.UNDECIDED: "nobody decided in time",
+    AttentionKind.DIVERGED: "it did something else than was recorded",
+    AttentionKind.COMPENSATION: "an effect could not be undone",
+}
+
+
 def _attention(run: Run) -> str:
     cancel = f"; it was cancelled by {run.cancel_requested_by}" if run.cancel_requested_at else ""
+    reason = run.reason
+    if content.is_hidden(run):
+        reason = _ATTENTION[AttentionKind(run.attention_kind)]
     match run.attention_kind:
         case AttentionKind.IN_DOUBT:
-            return f"{run.reason}; somebody has to say whether it did{cancel}"
+            return f"{reason}; somebody has to say whether it did{cancel}"
         case AttentionKind.UNDECIDED:
-            return f"{run.reason}; it is still open, and goes on when somebody decides{cancel}"
+            return f"{reason}; it is still open, and goes on when somebody decides{cancel}"
         case AttentionKind.DIVERGED:
-            return f"{run.reason}; somebody has to put its code right and force it on, or cancel it{cancel}"
-    return f"{run.reason}; somebody has to look, then force it on{cancel}"
+            return f"{reason}; somebody has to put its code right and force it on, or cancel it{cancel}"
+    return f"{reason}; somebody has to look, then force it on{cancel}"
 
 
 def _why_waiting(run: Run, facts: Facts) -> Why:

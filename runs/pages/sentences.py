@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from agentops.console.times import duration
+from runs import content
 from runs.models import Run
 from runs.pages.reasons import Why
 from runs.states import Status
@@ -19,29 +20,29 @@ class Headline:
 def headline(run: Run, why: Why) -> Headline:
     """The sentences for this run. `why` is that of `reasons.why`."""
     took = duration((run.finished_at - run.created_at).total_seconds()) if run.finished_at else ""
+    reason = "" if content.is_hidden(run) else run.reason
     match run.status:
         case Status.COMPLETED:
             return Headline(f"Completed after {took}.", "Nothing more happens.")
         case Status.CANCELLED:
-            return Headline(
-                _sentence(run.reason or "cancelled"), f"It ended after {took}. Nothing more happens."
-            )
+            return Headline(sentence(reason or "cancelled"), f"It ended after {took}. Nothing more happens.")
         case Status.FAILED:
             kind = run.get_failure_kind_display()
             return Headline(
-                _sentence(f"failed: {run.reason}" if run.reason else f"failed: {kind.lower()}"),
+                sentence(f"failed: {reason}" if reason else f"failed: {kind.lower()}"),
                 f"{kind}. Nothing happens until somebody retries it.",
             )
     fact, _, then = why.sentence.partition("; ")
     if run.status == Status.RUNNING:
-        return Headline(_sentence(fact), _sentence(then))
+        return Headline(sentence(fact), sentence(then))
     fact = f"Waiting because {fact}"
     if run.status == Status.ATTENTION:
-        return Headline(_sentence(fact), f"{_sentence(then)} Nothing moves until then." if then else "")
-    return Headline(_sentence(fact), _sentence(then))
+        return Headline(sentence(fact), f"{sentence(then)} Nothing moves until then." if then else "")
+    return Headline(sentence(fact), sentence(then))
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """The text with a capital and an end; "" stays ""."""
     text = text.strip()
     if not text:
         return ""

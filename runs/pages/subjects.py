@@ -244,7 +244,12 @@ def _once(name: str, effect: Effect, now: datetime) -> str:
     one = effect.operation
     reference = f"reference {one.provider_ref}" if one.provider_ref else "no reference recorded"
     key = f"key {one.provider_key}" if one.provider_key else "no key"
-    by = f", as {one.settled_by} said" if one.settled_by else ""
+    asked = one.settled_by == "verify"
+    by = (
+        f", as {'the provider said when it was asked' if asked else f'{one.settled_by} said'}"
+        if one.settled_by
+        else ""
+    )
     undone = ""
     if effect.undone_by is not None:
         when = effect.undone_by.finished_at or effect.undone_by.started_at

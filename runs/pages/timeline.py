@@ -11,6 +11,7 @@ from agentops.console.badges import ATTENTION, BAD, IDLE, OK, OPERATION_KINDS, R
 from agentops.console.waterfall import Lane
 from runs.models import Attempt, Operation, Run
 from runs.models.operation import WAIT_KINDS, Kind, OpStatus
+from runs.pages.acts import Act
 from runs.registry import COMPENSATE
 from runs.states import Outcome, Status
 
@@ -18,7 +19,7 @@ from runs.states import Outcome, Status
 NOTABLE = timedelta(seconds=1)
 
 #: What a suspended attempt did last, by the kind of the wait that it opened.
-_ASKED = {
+ASKED = {
     Kind.APPROVAL: "asked for approval",
     Kind.SIGNAL: "waits for a signal",
     Kind.TIMER: "sleeps",
@@ -58,13 +59,18 @@ def lanes(
     *,
     newest: bool,
     details: Callable[[Attempt], SafeString],
+    acts: Sequence[Act] = (),
+    link: Callable[[Operation], str] = lambda operation: "",
+    now_at: str = "",
 ) -> list[Lane]:
     """The lanes of a page of attempts, oldest first, each attempt followed by what it did.
 
     `attempts` come newest first; `newest` says that nothing came after them, so that what goes on now follows. `details`
-    makes what opens below an attempt.
+    makes what opens below an attempt. `acts`, oldest first, stand before the first attempt that began after them. `link` leads
+    to the page of an operation, `now_at` to that of the attempt that goes on.
     """
     told: list[Lane] = []
+    left = list(acts)
     # A reader of a failed run wants to know why: what ended it is open.
     ended_it = attempts[0] if attempts and newest and run.status == Status.FAILED else None
     by_attempt: dict[Key, list[Operation]] = defaultdict(list)
@@ -74,14 +80,33 @@ def lanes(
     if in_order and (in_order[0].step_seq, in_order[0].attempt_no) == (1, 1):
         told += _queued(run, in_order[0].started_at)
     for index, attempt in enumerate(in_order):
+        while left and left[0].at <= attempt.started_at:
+            told.append(_act(left.pop(0)))
         done = by_attempt.pop((attempt.step_seq, attempt.attempt_no), [])
         told.append(_attempt(attempt, done, details(attempt), opened=attempt is ended_it))
-        told += [_operation(run, operation, attempt.ended_at) for operation in done]
+        told += [_operation(run, operation, attempt.ended_at, link) for operation in done]
         following = in_order[index + 1] if index + 1 < len(in_order) else None
         told += _pause(run, attempt, following, newest)
-    if newest:
-        told += _now(run, in_order[-1] if in_order else None, by_attempt)
-    return told
+    now = _now(run, in_order[-1] if in_order else None, by_attempt, link, now_at) if newest else []
+    for lane in now:
+        while left and left[0].at <= lane.start:
+            told.append(_act(left.pop(0)))
+        told.append(lane)
+    return told + [_act(one) for one in left]
+
+
+def _act(act: Act) -> Lane:
+    return Lane(
+        f"{act.who} {act.did}",
+        act.icon,
+        act.tone,
+        act.at,
+        act.at,
+        href=act.url,
+        key=act.key,
+        act=True,
+        said=act.reason,
+    )
 
 
 def _queued(run: Run, until: datetime) -> list[Lane]:
@@ -101,7 +126,7 @@ def _attempt(
     look = badge("attempt", attempt.outcome)
     notes = [f"try {attempt.attempt_no}"] if attempt.attempt_no > 1 else []
     if attempt.outcome == Outcome.SUSPENDED:
-        waits = [_ASKED[Kind(one.kind)] for one in done if one.kind in WAIT_KINDS]
+        waits = [ASKED[Kind(one.kind)] for one in done if one.kind in WAIT_KINDS]
         notes += waits[-1:] or ["suspended"]
     elif attempt.outcome != Outcome.SUCCEEDED:
         notes.append(look.word.lower())
@@ -119,7 +144,9 @@ def _attempt(
     )
 
 
-def _operation(run: Run, operation: Operation, attempt_ended: datetime | None) -> Lane:
+def _operation(
+    run: Run, operation: Operation, attempt_ended: datetime | None, link: Callable[[Operation], str]
+) -> Lane:
     waits = operation.kind in WAIT_KINDS
     doubt = in_doubt(run, operation)
     end = operation.finished_at
@@ -137,6 +164,7 @@ def _operation(run: Run, operation: Operation, attempt_ended: datetime | None) -
         level=1,
         note=_note(operation, doubt),
         word="" if plain else look.word.lower(),
+        href=link(operation),
         key=f"lane-{operation.pk}",
     )
 
@@ -174,7 +202,13 @@ def _pause(run: Run, attempt: Attempt, following: Attempt | None, newest: bool) 
     return [Lane("until the next try", "s-retrying", RETRY, attempt.ended_at, until, worked=False, level=1)]
 
 
-def _now(run: Run, last: Attempt | None, rest: dict[Key, list[Operation]]) -> list[Lane]:
+def _now(
+    run: Run,
+    last: Attempt | None,
+    rest: dict[Key, list[Operation]],
+    link: Callable[[Operation], str],
+    now_at: str,
+) -> list[Lane]:
     """What goes on at this moment, and operations whose attempt has not ended yet."""
     told: list[Lane] = []
     since = last.ended_at if last else run.created_at
@@ -189,11 +223,12 @@ def _now(run: Run, last: Attempt | None, rest: dict[Key, list[Operation]]) -> li
                 None,
                 note=note,
                 word="running",
+                href=now_at,
                 key=f"attempt-{run.step_seq}-{run.attempt_no}",
             )
         )
     for operations in rest.values():
-        told += [_operation(run, operation, None) for operation in operations]
+        told += [_operation(run, operation, None, link) for operation in operations]
     if run.status in (Status.QUEUED, Status.CANCELLING):
         told.append(Lane("waits for a worker", "s-queued", IDLE, since, None, worked=False))
     elif run.status == Status.ATTENTION:

@@ -14,6 +14,7 @@ from runs.lifecycle import Actor
 from runs.models import AuditEvent, Bulk
 from runs.models.bulk import CANARY_MOST, RATE_MOST
 from runs.services.bulk_verbs import VERBS
+from runs.services.prioritise import PRIORITIES
 from runs.services.verb import permit, verb
 
 PERMISSION = "runs.bulk"
@@ -40,6 +41,7 @@ def create_bulk(
     rate: int = 60,
     canary: int = 5,
     bulk_id: uuid.UUID | None = None,
+    priority: int | None = None,
 ) -> BulkDone:
     """Have workers choose all runs that match, and look at them: a dry run, nothing is done to a run.
 
@@ -47,6 +49,7 @@ def create_bulk(
         rate: runs a minute, at most.
         canary: so many runs are done first; then it waits for a person.
         bulk_id: made by the page, so that a form that is sent twice makes one bulk.
+        priority: that the runs are given, 0–9; for that verb alone.
 
     Raises NotAllowed, Invalid (unknown verb, no name or reason, out of range), Conflict (the id is another bulk's).
     """
@@ -56,6 +59,8 @@ def create_bulk(
     if not name.strip() or not reason.strip():
         raise Invalid("a bulk needs a name and a reason")
     _check_pace(rate, canary)
+    if (verb_name == Bulk.Verb.PRIORITISE) != (priority in PRIORITIES):
+        raise Invalid("to change the priority, say which: from 0 to 9; no other verb takes one")
     if not chosen.statuses(verb_name):
         raise Invalid(f"no run that is {chosen.status} can be {VERBS[verb_name].past}")
     given: dict[str, Any] = {"pk": bulk_id} if bulk_id else {}
@@ -68,6 +73,7 @@ def create_bulk(
         name=name.strip(),
         reason=reason.strip(),
         verb=verb_name,
+        priority=priority,
         filter=chosen.given(),
         rate=rate,
         canary=canary,
@@ -78,6 +84,7 @@ def create_bulk(
     )
     made.refresh_from_db()
     new = {"verb": verb_name, "filter": chosen.given(), "name": made.name, "rate": rate, "first": canary}
+    new |= {} if priority is None else {"priority": priority}
     record(made, "bulk_made", actor, reason, new=new)
     return BulkDone(made, "The runs are being counted; nothing is done to them yet.")
 

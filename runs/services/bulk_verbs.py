@@ -4,14 +4,16 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import transaction
 
 from runs.errors import Asked, StateMismatch, VerbError
 from runs.lifecycle import Actor
-from runs.models import Bulk, Run
+from runs.models import Bulk
 from runs.services.cancel import cancel, preview_cancel
 from runs.services.force_resume import force_resume, preview_force_resume
+from runs.services.prioritise import preview_prioritise, prioritise
 from runs.services.retry import preview_retry, retry
 from runs.services.verb import Consequence, Done, label, lock, permit
 
@@ -22,7 +24,7 @@ class BulkVerb:
 
     permission: str
     use: Callable[..., Done]
-    preview: Callable[[Run], Consequence]
+    preview: Callable[..., Consequence]
     guarded: bool
     """A run that has changed since it was chosen is skipped; else only one that has left the status it was chosen by."""
     makes_due: bool
@@ -31,6 +33,11 @@ class BulkVerb:
     """“retry”, as in “Retry 12 runs”."""
     past: str
     """“retried”, as in “12 runs were retried”."""
+    given: tuple[str, ...] = ()
+    """Columns of the bulk that the verb and its preview take as well."""
+
+    def takes(self, bulk: Bulk) -> dict[str, Any]:
+        return {name: getattr(bulk, name) for name in self.given}
 
 
 VERBS: dict[str, BulkVerb] = {
@@ -40,6 +47,16 @@ VERBS: dict[str, BulkVerb] = {
     ),
     Bulk.Verb.FORCE_RESUME: BulkVerb(
         "runs.force_resume_run", force_resume, preview_force_resume, True, True, "force on", "forced on"
+    ),
+    Bulk.Verb.PRIORITISE: BulkVerb(
+        "runs.bulk",
+        prioritise,
+        preview_prioritise,
+        False,
+        False,
+        "change the priority of",
+        "given another priority",
+        ("priority",),
     ),
 }
 
@@ -59,7 +76,8 @@ def look(bulk: Bulk, actor: Actor, run_id: uuid.UUID, seen_version: int) -> Look
     """
     try:
         with transaction.atomic():
-            told = _told(VERBS[bulk.verb].preview(lock(run_id)))
+            verb = VERBS[bulk.verb]
+            told = _told(verb.preview(lock(run_id), **verb.takes(bulk)))
             apply(bulk, actor, run_id, seen_version)
             transaction.set_rollback(True)
     except VerbError as error:
@@ -76,7 +94,8 @@ def apply(bulk: Bulk, actor: Actor, run_id: uuid.UUID, seen_version: int) -> Don
         raise Moved(f"this run is now {label(run)}")
     reason = f"{bulk.name}: {bulk.reason}"
     try:
-        return verb.use(actor, run_id, seen_version=seen_version if verb.guarded else None, reason=reason)
+        seen = seen_version if verb.guarded else None
+        return verb.use(actor, run_id, seen_version=seen, reason=reason, **verb.takes(bulk))
     except Asked:
         # Its request is taken back with everything else that a refused verb wrote: ten thousand requests help nobody.
         raise StateMismatch(

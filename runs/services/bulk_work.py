@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractBaseUser
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F, Q, QuerySet
 
@@ -157,12 +158,16 @@ def _count(made: Bulk) -> float:
     return 0
 
 
+def user_of(actor: Actor) -> AbstractBaseUser:
+    assert actor.user is not None, "only a person makes a bulk"
+    return actor.user
+
+
 def usable(made_verb: str, actor: Actor) -> QuerySet[Run]:
     """Runs that this person sees and may use the verb on, in a bulk."""
-    assert actor.user is not None, "only a person makes a bulk"
     found = Run.objects.all()
     for permission in ("runs.view_run", PERMISSION, VERBS[made_verb].permission):
-        found = access.visible(actor.user, found, permission)
+        found = access.visible(user_of(actor), found, permission)
     return found
 
 
@@ -171,7 +176,9 @@ def _choose(made: Bulk, actor: Actor) -> None:
     chosen = filter_of(made)
     statuses = chosen.statuses(made.verb)
     status = Status(made.chosen_status) if made.chosen_status else statuses[0]
-    found = choosing.window(chosen, status, made.chosen_after, made.created_at, usable(made.verb, actor))
+    found = choosing.window(
+        chosen, status, made.chosen_after, made.created_at, usable(made.verb, actor), user_of(actor)
+    )
     # A run that has moved to a later status meanwhile is found again.
     again = BulkItem.objects.filter(bulk=made, run_id__in=[run_id for run_id, _ in found.runs])
     there = set(again.values_list("run_id", flat=True))

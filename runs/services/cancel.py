@@ -1,10 +1,11 @@
 """Cancel a run."""
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Q
+from django.db.models import Count, Q, Value
 
 from runs import lifecycle
 from runs.clock import now
@@ -17,13 +18,12 @@ from runs.services.verb import (
     Consequence,
     Done,
     agree,
-    done_effects,
+    effects_of,
     guard,
     label,
     line_of,
     lock,
     permit,
-    unknown_effects,
     verb,
 )
 from runs.states import Status
@@ -55,74 +55,77 @@ def cancel(
     guard(run, seen_version)
     if run.is_terminal:
         raise StateMismatch(f"this run is {label(run)}: there is nothing left to cancel")
-    agree(preview_cancel(run), seen_plan)
+    plan = preview_cancel(run)
+    agree(plan, seen_plan)
     run.cancel_requested_at, run.cancel_requested_by = now(), actor.name
     run.save(update_fields=["cancel_requested_at", "cancel_requested_by"])
     lifecycle.append_event(run, "cancel_requested", actor, reason)
-    sentence = _sentence(run)
     if run.status == Status.RUNNING:
-        return Done(run, sentence)  # its worker sees the flag
-    if not lifecycle.pending_effects(run):
+        return Done(run, plan.sentence)  # its worker sees the flag
+    if not plan.unknown:
         lifecycle.carry_out_cancel(run, actor)
     elif run.status != Status.ATTENTION:
         lifecycle.set_due(run)  # a worker verifies what is pending, then carries the cancel out
-    return Done(run, sentence)
+    return Done(run, plan.sentence)
 
 
 def preview_cancel(run: Run) -> Consequence:
     """What `cancel` would do now."""
     undone = tuple(line_of(one, why=f"undone by {one.compensate_with}") for one in lifecycle.compensable(run))
     those = {line.operation for line in undone}
+    effects = effects_of(run)
     return Consequence(
-        _sentence(run),
-        kept=tuple(line for line in done_effects(run) if line.operation not in those),
+        _end(run, undo=bool(undone), doubt=bool(effects.unknown)) + told_of_children(run),
+        kept=tuple(line for line in effects.done if line.operation not in those),
         again=undone,
-        unknown=unknown_effects(run),
+        unknown=effects.unknown,
         again_title="Will be undone",
     )
 
 
-def _sentence(run: Run) -> str:
-    return _end(run) + told_of_children(run)
-
-
-def _end(run: Run) -> str:
-    undo = (
-        " The effects that can be undone are undone in reverse order." if lifecycle.compensable(run) else ""
-    )
+def _end(run: Run, *, undo: bool, doubt: bool) -> str:
+    undoing = " The effects that can be undone are undone in reverse order." if undo else ""
     if run.status == Status.RUNNING:
-        return "The run ends at its next operation or checkpoint; no effect starts after this." + undo
-    if lifecycle.pending_effects(run):
+        return "The run ends at its next operation or checkpoint; no effect starts after this." + undoing
+    if doubt:
         if run.status == Status.ATTENTION:
             return "The run is cancelled once somebody has answered whether the effect in doubt happened."
         return "The effect whose outcome is unknown is settled first, then the run is cancelled."
-    return ("The run stops now." if undo else "The run is cancelled at once.") + undo + told_of_waits(run)
+    return ("The run stops now." if undo else "The run is cancelled at once.") + undoing + told_of_waits(run)
 
 
 def told_of_waits(run: Run) -> str:
     """What becomes of what the run waits for."""
     waiting = Operation.objects.filter(run_id=run.pk, status=OpStatus.OPEN)
-    asked = waiting.filter(kind=Kind.APPROVAL).count()
+    numbers = dict(waiting.order_by().values_list("kind").annotate(number=Count("id")))
+    asked = numbers.get(Kind.APPROVAL, 0)
     if asked:
         return (
             " The open approval becomes void." if asked == 1 else f" The {asked} open approvals become void."
         )
-    return " What it waits for is no longer waited for." if waiting.exclude(kind=Kind.CHILD).exists() else ""
+    return " What it waits for is no longer waited for." if numbers.keys() - {Kind.CHILD} else ""
 
 
 def told_of_children(run: Run) -> str:
     """What becomes of the child runs that go on until now; each number is counted up to CHILDREN_LIMIT."""
     waits = Operation.objects.filter(run_id=run.pk, kind=Kind.CHILD)
     orphans = Q(status=OpStatus.OPEN, request__orphans="cancel") | ~Q(rest="")
-    told = ""
-    for chosen, one, many in (
-        (waits.filter(orphans), "is cancelled too", "are cancelled too"),
-        (waits.exclude(orphans), "goes on", "go on"),
-    ):
-        going_on = Run.objects.filter(
+    going_on = [
+        Run.objects.filter(
             parent_operation_id__in=chosen.values("pk"), finished_at=None, cancel_requested_at=None
         )
-        number = going_on.order_by()[: CHILDREN_LIMIT + 1].count()
+        .order_by()
+        .annotate(cancelled=Value(cancelled))
+        .values_list("cancelled", flat=True)[: CHILDREN_LIMIT + 1]
+        for chosen, cancelled in ((waits.filter(orphans), True), (waits.exclude(orphans), False))
+    ]
+    numbers = Counter(going_on[0].union(going_on[1], all=True))
+    told = ""
+    for cancelled, one, many in (
+        (True, "is cancelled too", "are cancelled too"),
+        (False, "goes on", "go on"),
+    ):
+        number = numbers[cancelled]
         if number == 1:
             told += f" A child run that has not ended {one}."
         elif number:

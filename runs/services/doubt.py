@@ -20,13 +20,12 @@ from runs.services.payloads import problems, recordable
 from runs.services.verb import (
     Consequence,
     Done,
-    done_effects,
+    effects_of,
     guard,
     line_of,
     lock,
     permit,
     require,
-    unknown_effects,
     verb,
 )
 from runs.states import AttentionKind, Status
@@ -215,13 +214,14 @@ def proof_of(operation: Operation) -> Proof:
 def preview_answer_doubt(operation: Operation) -> Consequence:
     """What the two answers would do now; the sentence says whether “it did not” would be accepted."""
     run = operation.run
+    effects = effects_of(run)
     return Consequence(
         f"“It happened” records the result and the run goes on. “It did not”: {proof_of(operation).sentence}.",
-        kept=done_effects(run),
+        kept=effects.done,
         again=(line_of(operation, why="if you say that it did not happen"),),
         again_title="Runs again if it did not happen",
         unknown_title="Unknown until you answer",
-        unknown=unknown_effects(run),
+        unknown=effects.unknown,
     )
 
 

@@ -17,7 +17,7 @@ from runs.services.state import (
     present,
     record,
 )
-from runs.services.verb import Consequence, Done, agree, done_effects, guard, lock, permit, require, verb
+from runs.services.verb import Consequence, Done, agree, effects_of, guard, lock, permit, require, verb
 from runs.states import Outcome
 
 
@@ -80,7 +80,8 @@ def preview_edit_state(run: Run) -> Consequence:
     """What `edit_state` would do now. Raises StateMismatch where it would be refused."""
     require(run, "edit_state")
     forward_only(run)
-    nobody_in_doubt(run)
+    effects = effects_of(run)
+    nobody_in_doubt(effects)
     recorded = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, forgotten=False).exists()
     warning = (
         " What this visit has recorded holds: if the state leads the step to other calls, the run stops and asks a person."
@@ -89,5 +90,5 @@ def preview_edit_state(run: Run) -> Consequence:
     )
     return Consequence(
         f"Step {run.step} begins with the edited state when it is next executed.{warning}",
-        kept=done_effects(run),
+        kept=effects.done,
     )

@@ -17,13 +17,12 @@ from runs.services.verb import (
     Done,
     Line,
     agree,
-    done_effects,
+    effects_of,
     guard,
     label,
     line_of,
     lock,
     permit,
-    unknown_effects,
     verb,
 )
 from runs.states import AttentionKind, Hold, Outcome, Status
@@ -71,7 +70,8 @@ def preview_force_resume(run: Run) -> Consequence:
         no_fork_under_way(run)
     if run.attention_kind == AttentionKind.COMPENSATION:
         again = tuple(line_of(one, why="undoing it failed; that is tried again") for one in to_reopen(run))
-    return Consequence(sentence, kept=done_effects(run), again=again, unknown=unknown_effects(run))
+    effects = effects_of(run)
+    return Consequence(sentence, kept=effects.done, again=again, unknown=effects.unknown)
 
 
 def _leave_attention(run: Run) -> None:

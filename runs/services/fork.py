@@ -1,7 +1,7 @@
 """Make a new run that begins at a visit of another one."""
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,6 +26,7 @@ from runs.services.verb import (
     Done,
     Line,
     agree,
+    effects_of,
     guard,
     line_of,
     lock,
@@ -108,6 +109,8 @@ def fork(
     if unknown:
         raise Invalid("what is to run again must be one of the operations of that visit or a later one")
     made = _run(actor, source, visit, input, version)
+    # Another input may be about another subject.
+    permit(actor, "runs.fork_run", run=made)
     _begin(actor, made, source, state)
     reused = _copy(made, source, visit, set(again))
     told = {
@@ -143,27 +146,25 @@ def preview_fork(source: Run, visit: int) -> ForkPlan:
     """What `fork` would do now. Raises StateMismatch where it would be refused, Invalid for a visit that there is not."""
     require(source, "fork")
     if source.status == Status.ATTENTION:
-        nobody_in_doubt(source)
+        nobody_in_doubt(effects_of(source))
         if source.compensating:
             raise StateMismatch("its effects are being undone: that comes to an end first")
     no_fork_under_way(source)
     step = step_of(source, visit)
     earlier: list[Operation] = []
     later: list[Operation] = []
-    chosen = Operation.objects.filter(
-        run_id=source.pk, kind__in=[Kind.EFFECT, Kind.CHILD], forgotten=False, compensates=None
-    )
+    undone: set[uuid.UUID] = set()
+    chosen = Operation.objects.filter(run_id=source.pk, kind__in=[Kind.EFFECT, Kind.CHILD], forgotten=False)
     for one in chosen.only(*OF_AN_EFFECT, "copied_from").order_by("step_seq", "ordinal"):
+        if one.compensates is not None:
+            if one.status == OpStatus.DONE:
+                undone.add(one.compensates)
+            continue
         (later if one.step_seq >= visit else earlier).append(one)
     if len(later) > MOST_CHOICES:
         raise StateMismatch(
             f"more than {MOST_CHOICES} effects happened since visit {visit}: choose a later one"
         )
-    undone = set(
-        Operation.objects.filter(
-            run_id=source.pk, compensates__in=[one.pk for one in later], status=OpStatus.DONE
-        ).values_list("compensates", flat=True)
-    )
     kept = [
         line_of(one, why="before that visit: the state holds what came of it")
         for one in earlier
@@ -389,9 +390,3 @@ def _copied(one: Operation, made: Run) -> Operation:
         rest="",
     )
     return copied
-
-
-def forks_of(run_id: uuid.UUID, most: int = 20) -> Sequence[Run]:
-    """The forks of a run, newest first, without payloads. Index run_forks."""
-    found = Run.objects.filter(forked_from=run_id).order_by("-id")
-    return list(found.only("id", "status", "step", "forked_visit", "created_at", "started_by_name")[:most])

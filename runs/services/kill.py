@@ -12,13 +12,12 @@ from runs.services.verb import (
     Consequence,
     Done,
     agree,
-    done_effects,
+    effects_of,
     guard,
     label,
     lock,
     names,
     permit,
-    unknown_effects,
     verb,
 )
 from runs.states import Outcome, Status
@@ -82,9 +81,10 @@ def preview_kill(run: Run) -> Consequence:
         )
     elif run.compensating:
         sentence += " What has not been undone yet stays as it is."
+    effects = effects_of(run)
     return Consequence(
         sentence + told_of_waits(run) + told_of_children(run),
-        kept=done_effects(run),
-        unknown=unknown_effects(run),
+        kept=effects.done,
+        unknown=effects.unknown,
         unknown_title="Stays unknown",
     )

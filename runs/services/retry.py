@@ -1,11 +1,10 @@
 """Retry a failed run in place."""
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
 
-from django.db.models import QuerySet
-
-from runs import clock, lifecycle
+from runs import clock, content, lifecycle
 from runs.errors import Invalid, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Attempt, Operation, Run
@@ -14,14 +13,13 @@ from runs.services.verb import (
     Consequence,
     Done,
     agree,
-    done_effects,
+    effects_of,
     guard,
     line_of,
     lock,
     names,
     permit,
     require,
-    unknown_effects,
     verb,
 )
 from runs.states import Status
@@ -101,7 +99,7 @@ def extend_deadline(run: Run, to: datetime | None) -> None:
         )
 
 
-def to_reopen(run: Run) -> QuerySet[Operation]:
+def to_reopen(run: Run) -> list[Operation]:
     """Failed operations of the visit that a retry tries again.
 
     Not those whose failure the code went on from: something began after them, and another answer now would lead it
@@ -114,11 +112,9 @@ def to_reopen(run: Run) -> QuerySet[Operation]:
     failed = failed.exclude(error_type="Rejected").exclude(kind=Kind.APPROVAL)
     others = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, forgotten=False)
     last_began = others.order_by("-started_at").values_list("started_at", flat=True).first()
-    wanted = [one.pk for one in failed if one.finished_at and last_began and one.finished_at >= last_began]
-    last = failed.order_by("finished_at").last()
-    if last is not None and not wanted and _ended_by_operation(run):
-        wanted = [last.pk]
-    return Operation.objects.filter(pk__in=wanted)
+    known = list(failed.order_by("finished_at"))
+    wanted = [one for one in known if one.finished_at and last_began and one.finished_at >= last_began]
+    return known[-1:] if known and not wanted and _ended_by_operation(run) else wanted
 
 
 def _ended_by_operation(run: Run) -> bool:
@@ -126,13 +122,13 @@ def _ended_by_operation(run: Run) -> bool:
     return last is not None and last.error_type in ("ToolFailed", "WaitExpired", "ChildFailed")
 
 
-def reopen(operations: QuerySet[Operation]) -> None:
+def reopen(operations: Iterable[Operation]) -> None:
     """Let a definite failure be tried again.
 
     An effect under the next generation of its provider key, as the provider may keep the old answer; under the same one while an
     earlier send could still land, or that and the new one would both count.
     """
-    for operation in list(operations):
+    for operation in operations:
         operation.finished_at = operation.result = operation.result_sealed = None
         operation.error_type = operation.error = ""
         operation.tries = operation.looks = 0
@@ -156,7 +152,7 @@ def preview_retry(run: Run) -> Consequence:
     if run.status == Status.RETRYING:
         return _preview_now(run)
     no_fork_under_way(run)
-    again = tuple(line_of(one, why=_why_again(one)) for one in to_reopen(run))
+    again = tuple(line_of(one, why=_why_again(one)) for one in content.like(run, to_reopen(run)))
     decided = Operation.objects.filter(
         run_id=run.pk, step_seq=run.step_seq, kind=Kind.APPROVAL, status=OpStatus.DONE
     )
@@ -172,16 +168,20 @@ def preview_retry(run: Run) -> Consequence:
         sentence += " What people rejected stays rejected."
     if run.deadline_at is not None and run.deadline_at <= clock.now():
         sentence += " Its deadline has passed: it needs a later one."
-    return Consequence(sentence, kept=done_effects(run), again=again, unknown=unknown_effects(run))
+    effects = effects_of(run)
+    return Consequence(sentence, kept=effects.done, again=again, unknown=effects.unknown)
 
 
 def _preview_now(run: Run) -> Consequence:
     waiting = Operation.objects.filter(run_id=run.pk, step_seq=run.step_seq, status=OpStatus.RETRY)
+    effects = effects_of(run)
     return Consequence(
         f"Step {run.step} is tried again now instead of after its back-off; what is done is not repeated.",
-        kept=done_effects(run),
-        again=tuple(line_of(one, why=_why_again(one)) for one in waiting.order_by("ordinal")),
-        unknown=unknown_effects(run),
+        kept=effects.done,
+        again=tuple(
+            line_of(one, why=_why_again(one)) for one in content.like(run, waiting.order_by("ordinal"))
+        ),
+        unknown=effects.unknown,
     )
 
 

@@ -15,7 +15,7 @@ from runs.models import Operation, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.services.payloads import recordable
-from runs.services.verb import Consequence, guard, lock, permit, verb
+from runs.services.verb import Consequence, guard, lock, permit, permit_somewhere, verb
 from runs.states import Status
 
 log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ def receive_signal(
         NotFound: no run has this id.
         Invalid: no address, no name, no external id, or a payload that is too large.
     """
-    permit(actor, "runs.signal_run", system=True)
+    permit_somewhere(actor, "runs.signal_run", system=True)
     if not (name and external_id and source) or (run_id is None and not correlation):
         raise Invalid("a signal needs a name, a source, an external id, and a run id or a correlation key")
     encoded = recordable(payload, "the payload", "signal", lenient=True)
@@ -93,6 +93,8 @@ def receive_signal(
         sent_by=actor.name,
     )
     known = _known(signal)
+    if known is not None:
+        _permit_known(actor, known)
     if known is None:
         try:
             return Received(_accept(actor, signal, seen_version, reason), created=True)
@@ -100,10 +102,17 @@ def receive_signal(
             known = _known(signal)
             if known is None:
                 raise
+            _permit_known(actor, known)
     differs = known.digest != signal.digest
     if differs:
         _note_difference(actor, known, signal.digest)
     return Received(known, created=False, differs=differs)
+
+
+def _permit_known(actor: Actor, known: Signal) -> None:
+    """What became of a signal is told to those alone who could have sent it."""
+    of = None if known.run_id is None else Run.objects.filter(pk=known.run_id).first()
+    permit(actor, "runs.signal_run", run=of, system=True)
 
 
 def _known(signal: Signal) -> Signal | None:
@@ -116,6 +125,8 @@ def _accept(actor: Actor, given: Signal, seen_version: int | None, reason: str) 
     # Another try must not see what this one made of it.
     signal = copy.copy(given)
     run, operation = _to_run(signal) if signal.run_id else _by_key(signal)
+    # One that no run waits for yet may come to be any run's.
+    permit(actor, "runs.signal_run", run=run, system=True)
     if run is not None:
         guard(run, seen_version)
         if run.is_terminal:

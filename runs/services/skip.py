@@ -26,7 +26,7 @@ from runs.services.verb import (
     Done,
     Line,
     agree,
-    done_effects,
+    effects_of,
     guard,
     line_of,
     lock,
@@ -117,14 +117,14 @@ def preview_skip(run: Run, to: str) -> Consequence:
     """What `skip` would do now. Raises StateMismatch where it would be refused, Invalid for a step that there is not."""
     require(run, "skip")
     forward_only(run)
-    nobody_in_doubt(run)
+    effects = effects_of(run)
+    nobody_in_doubt(effects)
     no_fork_under_way(run)
     steps = steps_after(run)
     if to not in steps:
         known = ", ".join(steps) or "none that this process knows"
         raise Invalid(f"{run.workflow} version {run.version} has no step {to!r}; its steps are: {known}")
     since = _last_visit(run, to)
-    done = done_effects(run)
     again: tuple[Line, ...] = ()
     sentence = f"Step {run.step} is left as it is, and the run goes on at step {to}."
     if since is not None:
@@ -143,7 +143,7 @@ def preview_skip(run: Run, to: str) -> Consequence:
     repeated = {line.operation for line in again}
     return Consequence(
         sentence + _given_up(run),
-        kept=tuple(line for line in done if line.operation not in repeated),
+        kept=tuple(line for line in effects.done if line.operation not in repeated),
         again=again,
         again_title="May run again",
     )

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from runs import clock, codec, lifecycle, policies, redaction, registry
 from runs.clock import Now
-from runs.errors import Conflict, Invalid
+from runs.errors import Conflict, Invalid, NotAllowed
 from runs.lifecycle import Actor
 from runs.models import Policy, Run, StartKey
 from runs.services.payloads import parse_json, problems, recordable
-from runs.services.verb import permit, verb
+from runs.services.verb import permit, permit_somewhere, verb
 from runs.workflow import Workflow
 
 BATCH = 500
@@ -73,10 +73,11 @@ def start(
         Invalid: unknown workflow, or an input that does not fit (the message names the path).
         Conflict: the start key was used for another input; `existing` is that run.
     """
-    permit(actor, "runs.start_run", system=True)
+    permit_somewhere(actor, "runs.start_run", system=True)
     definition = definition_of(workflow, version)
     options = Options(subject, tenant, _priority(definition, priority), queue, deadline_at)
     run = build(actor, definition, input, start_key, options, clock.now())
+    permit(actor, "runs.start_run", run=run, system=True)
     existing = _insert(run)
     if existing is not None:
         _same_input(existing, run)
@@ -241,7 +242,7 @@ def start_many(
 
     Raises NotAllowed and Invalid (unknown workflow) before the first batch.
     """
-    permit(actor, "runs.start_run", system=True)
+    permit_somewhere(actor, "runs.start_run", system=True)
     definition = definition_of(workflow, version)
     options = Options(None, tenant, _priority(definition, priority), queue, None)
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
@@ -265,9 +266,10 @@ def _start_batch(
         try:
             key = start_key(number) if start_key else None
             run = build(actor, definition, parse_json(line, "the line"), key, options, now)
+            permit(actor, "runs.start_run", run=run, system=True)
             run.event_seq, run.event_head = 1, _first_head(run, actor, reason)
             wanted[number] = run
-        except Invalid as error:
+        except (Invalid, NotAllowed) as error:
             batch.refused.append(Refused(number, str(error)))
     used = _used(definition.name, _keys(wanted.values()))
     # What is known is not tried: retention may delete that run just now, and its key would be free in this table.

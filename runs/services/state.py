@@ -4,12 +4,13 @@ import copy
 import decimal
 from typing import Any
 
-from runs import codec, history, lifecycle
+from runs import codec, history
 from runs.engine.execution import record_attempt
 from runs.errors import Invalid, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Run
 from runs.services.payloads import parse_json, recordable
+from runs.services.verb import Effects
 from runs.states import Outcome
 
 
@@ -63,11 +64,10 @@ def record(run: Run, outcome: Outcome, actor: Actor, state: Any, *, why: str = "
     return record_attempt(run, outcome, closed_by=actor.name, error=told, state_after=after)
 
 
-def nobody_in_doubt(run: Run) -> None:
-    """Raise StateMismatch while an effect of the run is in doubt: what it is recorded with must be met again."""
-    pending = lifecycle.pending_effects(run)
-    if pending:
-        raise StateMismatch(f"nobody knows whether {pending[0].name} happened: answer that first")
+def nobody_in_doubt(effects: Effects) -> None:
+    """Raise StateMismatch while one of the run's effects is in doubt: what it is recorded with must be met again."""
+    if effects.unknown:
+        raise StateMismatch(f"nobody knows whether {effects.unknown[0].name} happened: answer that first")
 
 
 def forward_only(run: Run) -> None:

@@ -154,6 +154,12 @@ def permit(actor: Actor, permission: str, *, run: Run | None = None, system: boo
         raise NotAllowed(f"{actor.name} does not have the permission “{access.words(permission)}”{elsewhere}")
 
 
+def permit_somewhere(actor: Actor, permission: str, *, system: bool = False) -> None:
+    """The same for at least a part: so that somebody without any is told that first. `permit` follows, with what it is about."""
+    if actor.user is None or not access.may(actor.user, permission):
+        permit(actor, permission, system=system)
+
+
 def lock(run_id: uuid.UUID) -> Run:
     """The run under its lock. Raises NotFound."""
     try:
@@ -196,6 +202,8 @@ OF_AN_EFFECT = (
     "compensate_with",
     "compensates",
     "error",
+    "started_at",
+    "call_ended_at",
 )
 
 
@@ -213,19 +221,29 @@ def line_of(operation: Operation, *, why: str = "", repeats: bool = False) -> Li
     )
 
 
-def done_effects(run: Run) -> tuple[Line, ...]:
-    """The effects that have happened, oldest first: no verb repeats them unasked. Index operation_effects."""
-    done = Operation.objects.filter(run_id=run.pk, kind=Kind.EFFECT, status=OpStatus.DONE).order_by(
-        "finished_at", "id"
+@dataclass(frozen=True)
+class Effects:
+    """The effects of a run that a verb has to think of, oldest first."""
+
+    done: tuple[Line, ...]
+    """They have happened: no verb repeats them unasked."""
+    unknown: tuple[Line, ...]
+    """Nobody has recorded their outcome."""
+
+
+def effects_of(run: Run) -> Effects:
+    """One query; index operation_effects."""
+    sent = Operation.objects.filter(
+        run_id=run.pk, kind=Kind.EFFECT, status__in=[OpStatus.DONE, OpStatus.PENDING]
     )
-    return tuple(line_of(one) for one in done.only(*OF_AN_EFFECT))
-
-
-def unknown_effects(run: Run) -> tuple[Line, ...]:
-    """The effects whose outcome nobody has recorded."""
-    return tuple(
-        line_of(one, why=f"sent, and no answer is recorded{_sender(one)}")
-        for one in lifecycle.pending_effects(run)
+    found = list(sent.only(*OF_AN_EFFECT).order_by("finished_at", "started_at", "id"))
+    return Effects(
+        tuple(line_of(one) for one in found if one.status == OpStatus.DONE),
+        tuple(
+            line_of(one, why=f"sent, and no answer is recorded{_sender(one)}")
+            for one in found
+            if one.status == OpStatus.PENDING
+        ),
     )
 
 

@@ -44,13 +44,19 @@ def counted(number: int) -> str:
     return f"{number:,}"
 
 
+@register.simple_tag(takes_context=True)
+def may(context: Context, permission: str, run: Run | None = None) -> bool:
+    """Whether whoever looks at the page has the permission on the run; without a run: for any part at all."""
+    return access.may(context["request"].user, permission, run)
+
+
 @register.inclusion_tag("runs/limits_acting_list.html", takes_context=True)
 def temporary_limits(context: Context, run: Run) -> dict[str, Any]:
     """Banners of limits that act on this run for a while. One query."""
     user = context["request"].user
     found = limit_page.acting(limit_page.read_for(context["request"]), run)
     return {
-        "found": found if found and access.may(user, "runs.view_policy") else [],
+        "found": [one for one in found if limit_page.may_see(user, one.one.scope, one.one.name)],
         "may_change": bool(found) and access.may(user, "runs.change_limits", Run(workflow=run.workflow)),
         "now": context.get("now"),
     }

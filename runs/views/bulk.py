@@ -33,7 +33,7 @@ from runs.views.acting import actor
 def bulks(request: HttpRequest) -> HttpResponse:
     """All bulks of all people, newest first; the region with them is polled."""
     query = request.GET
-    rows = Bulk.objects.order_by("-id")
+    rows = reading.visible(request.user, Bulk.objects.order_by("-id"))
     if (status := query.get("status", "")) in Bulk.Status:
         rows = rows.filter(status=status)
     listed = page(rows, query)
@@ -60,8 +60,10 @@ def new(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         given = request.GET.copy()
         given.setdefault("verb", Bulk.Verb.RETRY)
-        return _new(request, FilterForm(given), BulkForm(initial={"bulk_id": new_id()}))
-    chosen, form = FilterForm(request.POST), BulkForm(request.POST)
+        return _new(
+            request, FilterForm(given), BulkForm(initial={"bulk_id": new_id()}, verb=str(given["verb"]))
+        )
+    chosen, form = FilterForm(request.POST), BulkForm(request.POST, verb=request.POST.get("verb", ""))
     if not (form.is_valid() & chosen.is_valid()):
         return _new(request, chosen, form, status=422)
     try:
@@ -80,7 +82,7 @@ def _new(request: HttpRequest, chosen: FilterForm, form: BulkForm, *, status: in
     if chosen.is_valid():
         verb = chosen.cleaned_data["verb"]
         verbs.permit_part(who, verb)
-        preview = selection.preview(chosen.chosen, verb, usable(verb, who))
+        preview = selection.preview(chosen.chosen, verb, usable(verb, who), request.user)
     context = {
         "chosen": chosen,
         "form": form,
@@ -98,7 +100,7 @@ def _new(request: HttpRequest, chosen: FilterForm, form: BulkForm, *, status: in
 @access.required("runs.view_run")
 def one(request: HttpRequest, bulk_id: uuid.UUID) -> HttpResponse:
     """One bulk: what is true of it, its numbers, its runs."""
-    return _show(request, _found(bulk_id))
+    return _show(request, _found(request, bulk_id))
 
 
 # --- verbs --------------------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def _carry_out(
     request: HttpRequest, bulk_id: uuid.UUID, name: str, verb: Callable[..., verbs.BulkDone]
 ) -> HttpResponse:
     """Show the verb's form in place, or send it to the verb; after a 409 the fresh bulk, with what was typed."""
-    made, who = _found(bulk_id), actor(request)
+    made, who = _found(request, bulk_id), actor(request)
     try:
         verbs.permit_on(who, made)
     except NotAllowed as error:
@@ -194,7 +196,7 @@ def _carry_out(
     try:
         done = verb(who, bulk_id, **form.arguments(guarded=sheet.guarded))
     except StateMismatch as error:
-        fresh = _found(bulk_id)
+        fresh = _found(request, bulk_id)
         typed = {name: value for name, value in request.POST.dict().items() if name in form.fields}
         return _show(
             request,
@@ -234,11 +236,11 @@ def may_make(request: HttpRequest) -> bool:
     return access.may(request.user, "runs.bulk")
 
 
-def _found(bulk_id: uuid.UUID) -> Bulk:
-    try:
-        return Bulk.objects.get(pk=bulk_id)
-    except Bulk.DoesNotExist:
-        raise Http404 from None
+def _found(request: HttpRequest, bulk_id: uuid.UUID) -> Bulk:
+    found = reading.visible(request.user, Bulk.objects.filter(pk=bulk_id)).first()
+    if found is None:
+        raise Http404
+    return found
 
 
 def _show(

@@ -8,6 +8,8 @@ from django.views.decorators.http import require_POST
 
 from runs import access, services
 from runs.bundles import bundle
+from runs.models import Run
+from runs.selectors import PAYLOADS
 from runs.views.acting import actor
 
 
@@ -15,6 +17,7 @@ from runs.views.acting import actor
 @access.required("runs.view_run", "runs.view_payload")
 def export(request: HttpRequest, run_id: uuid.UUID) -> HttpResponseBase:
     """Send the bundle. Not by GET: it is written into the audit."""
+    access.run_or_404(request.user, run_id, "runs.view_payload", rows=Run.objects.defer(*PAYLOADS))
     file = services.export_bundle(actor(request), run_id)
     if file.seek(0, os.SEEK_END) > bundle.IN_MEMORY:
         file.seek(0)

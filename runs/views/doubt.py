@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -18,18 +17,16 @@ from runs.errors import Invalid, StateMismatch
 from runs.forms import GoneForm, HappenedForm, NotHappenedForm, SchemaForm, VerbForm, with_seen
 from runs.models import Evidence, Operation, Worker
 from runs.models.operation import OpStatus
-from runs.pages import reasons
 from runs.services.doubt import answerable, tool_of
 from runs.views import page
 from runs.views.acting import actor
-from runs.views.verbs import found
 
 
 @require_http_methods(["GET", "POST"])
 @access.required("runs.resolve_doubt")
 def answer(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) -> HttpResponse:
     """Say whether an effect in doubt happened; the form's button says which answer it is."""
-    found(request, run_id, "runs.resolve_doubt")
+    access.run_or_404(request.user, run_id, "runs.resolve_doubt")
     operation = _operation(run_id, operation_id)
     if request.method == "GET":
         return _sheet(request, operation)
@@ -60,7 +57,7 @@ def evidence(
     request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID, evidence_id: uuid.UUID
 ) -> HttpResponse:
     """A file that came with an answer, to be saved: whatever it holds, no browser shows it as part of this site."""
-    found(request, run_id, "runs.view_payload")
+    access.run_or_404(request.user, run_id, "runs.view_payload")
     one = get_object_or_404(Evidence, pk=evidence_id, run_id=run_id, operation_id=operation_id)
     return HttpResponse(
         bytes(one.body),
@@ -138,7 +135,7 @@ def _sheet(
         request,
         "runs/answer.html",
         {
-            **page.head(request, run, reasons.why(run)),
+            **page.head(request, run),
             "operation": operation,
             "forms": forms or _Forms(operation, typed=typed),
             "consequence": None if why_not else services.preview_answer_doubt(operation),
@@ -147,6 +144,7 @@ def _sheet(
             "unreaped": worker,
             "refusal": refusal,
             "may_see_payloads": access.may_see_payloads(request.user, run),
+            "may_declare": access.everywhere(request.user, "runs.declare_gone"),
             "action": request.path,
             "close": reverse("runs:run", args=[run.pk]),
             "now": clock.now(),
@@ -156,7 +154,7 @@ def _sheet(
 
 
 @require_http_methods(["GET", "POST"])
-@permission_required("runs.declare_gone", raise_exception=True)
+@access.required("runs.declare_gone")
 def declare_gone(request: HttpRequest, worker_id: uuid.UUID) -> HttpResponse:
     """State that a worker which nobody reaps is gone for good."""
     form = GoneForm(request.POST if request.method == "POST" else None)

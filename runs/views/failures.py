@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
@@ -19,13 +20,12 @@ from agentops.console.filters import Choice, Filter, link
 from agentops.console.paging import page
 from agentops.console.polling import fragment, is_poll, tag
 from agentops.console.sparkline import Sparkline, sparkline
-from runs import access, clock, registry
+from runs import access, clock, content, registry
 from runs.diagnosis import comparison, failures
 from runs.diagnosis.failures import Trend
 from runs.errors import Invalid, StateMismatch
 from runs.models import FailureGroup, Run
-from runs.pages import reasons
-from runs.selectors import PAYLOADS
+from runs.selectors import PAYLOADS, counted
 from runs.services import failures as services
 from runs.services.failures import CHANGES, word
 from runs.services.verb import Consequence
@@ -70,14 +70,14 @@ def failure_groups(request: HttpRequest) -> HttpResponse:
     """Groups of failures, those that failed last on top; the region with them is polled."""
     query = request.GET
     sort = Sort.ATTENTION if query.get("what") == Sort.ATTENTION else Sort.FAILURE
-    state, now = query.get("state", ""), clock.now()
-    narrowed = _narrowed(failures.groups(request.user, sort), query, now)
+    state = query.get("state", "")
+    narrowed = _narrowed(failures.groups(request.user, sort), query)
     told = failures.overview(request.user, narrowed, sort)
     chosen = narrowed.filter(state=state) if state in State else narrowed.exclude(state=State.HANDLED)
     if state == "any":
         chosen = narrowed
-    shown, following = failures.page(chosen, failures.Place.parse(query.get("before", "")))
-    lines = _lines(request, shown, now)
+    shown, following, now = failures.page(chosen, failures.Place.parse(query.get("before", "")))
+    lines = _lines(request, shown, now) if shown else []
     context: dict[str, Any] = {
         "lines": lines,
         "told": told,
@@ -99,14 +99,14 @@ def failure_groups(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _narrowed(groups: QuerySet[FailureGroup], query: QueryDict, now: datetime) -> QuerySet[FailureGroup]:
+def _narrowed(groups: QuerySet[FailureGroup], query: QueryDict) -> QuerySet[FailureGroup]:
     if workflow := query.get("workflow", "").replace("\x00", ""):
         groups = groups.filter(workflow=workflow)
     version = query.get("version", "")
     if version.isascii() and version.isdigit() and len(version) < 10:
         groups = groups.filter(version=int(version))
     if (seen := query.get("seen", "")) in SEEN:
-        groups = groups.filter(last_at__gte=now - SEEN[seen][1])
+        groups = groups.filter(last_at__gte=clock.Now() - SEEN[seen][1])
     return groups
 
 
@@ -228,7 +228,7 @@ def _found(request: HttpRequest, fingerprint: uuid.UUID) -> Found:
 def _show(request: HttpRequest, found: Found, status: int = 200, **more: Any) -> HttpResponse:
     user, group = request.user, found.group
     names = list(STANDING)
-    counts = failures.counted(
+    counts = counted(
         *(failures.runs_of(user, group.pk, *STANDING[name][1]) for name in names),
         *(failures.runs_of(user, one.pk, failures.standing(one.sort)) for one in found.versions),
     )
@@ -240,7 +240,9 @@ def _show(request: HttpRequest, found: Found, status: int = 200, **more: Any) ->
     listed = page(failures.runs_of(user, group.pk, *STANDING[standing][1]), request.GET, size=RUNS)
     read = failures.may_read(user, group)
     sample = listed.rows[0] if listed.rows else None
+    error = failures.last_error(sample) if sample else None
     trend = failures.trends([group.pk], found.now)[group.pk] if failures.seen_whole(user, group) else None
+    live = failures.Live.of(group)
     context: dict[str, Any] = {
         "group": group,
         "message": group.message if read else "",
@@ -256,7 +258,10 @@ def _show(request: HttpRequest, found: Found, status: int = 200, **more: Any) ->
         ],
         "listed": listed,
         "sample": sample,
-        "error": failures.last_error(sample) if sample and access.may_see_payloads(user, sample) else None,
+        "error": error if sample and access.may_see_payloads(user, sample) else None,
+        "failed_in": getattr(error, "code", None),
+        "live": live,
+        "undelivered": group.state == State.FIXED and group.fixed_in and not live.has(group.fixed_in),
         "days": _days(trend) if trend else None,
         "hours": _hours(trend) if trend else None,
         "tone": TONES.get(State(group.state), "is-idle"),
@@ -265,7 +270,7 @@ def _show(request: HttpRequest, found: Found, status: int = 200, **more: Any) ->
             for one, number in zip(found.versions, counts[len(names) :], strict=True)
             if len(found.versions) > 1
         ],
-        "history": failures.history(group),
+        "history": content.shown_all(user, failures.history(group), Run(workflow=group.workflow)),
         "bulk": _bulk(request, group) if numbers["failed"] else "",
         "now": found.now,
     }
@@ -366,6 +371,8 @@ def _verbs(group: FailureGroup) -> list[tuple[str, str]]:
 def change_failure(request: HttpRequest, fingerprint: uuid.UUID, what: str) -> HttpResponse:
     """Say something of a group: its page with the form open, which says what would follow."""
     sheet, found = SHEETS.get(what), _found(request, fingerprint)
+    if not access.may(request.user, "runs.handle_failures", Run(workflow=found.group.workflow)):
+        raise PermissionDenied
     if sheet is None:
         raise Http404
     if request.method != "POST":
@@ -472,7 +479,7 @@ def compare(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     return render(
         request,
         "runs/compare.html",
-        context | run_page.head(request, run, reasons.why(run)) | {"now": clock.now()},
+        context | run_page.head(request, run) | {"now": clock.now()},
     )
 
 

@@ -144,16 +144,17 @@ def limits(request: HttpRequest) -> HttpResponse:
         scope, _, name = chosen.partition(":")
         return redirect(_url(_page_or_404(request, scope, name)))
     every = policies.load()
+    theirs = limit_page.seen_by(request.user, every)
     with_history = access.everywhere(request.user, "runs.view_auditevent")
     context = {
-        "scopes": Scopes.of(every, limit_services.queues(every)),
+        "scopes": Scopes.of(every, limit_services.queues(every)).theirs(request.user),
         "standing": limit_page.standing(request.user, every),
-        "overrides": limit_page.overrides(every),
-        "acting": limit_page.acting(every),
+        "overrides": limit_page.overrides(theirs),
+        "acting": limit_page.acting(theirs),
         "with_history": with_history,
         "history": limit_page.history() if with_history else [],
         "may_change": access.everywhere(request.user, "runs.change_limits"),
-        "everything_paused": any(one.scope == Policy.Scope.EVERYTHING for one in policies.pauses(every)),
+        "everything_paused": any(one.scope == Policy.Scope.EVERYTHING for one in policies.pauses(theirs)),
         "now": clock.now(),
     }
     return render(request, "runs/limits.html", context)
@@ -395,6 +396,8 @@ def _actor(request: HttpRequest) -> Actor:
 
 
 def _page_or_404(request: HttpRequest, scope: str, name: str) -> LimitPage:
+    if not limit_page.may_see(request.user, scope, name):
+        raise Http404
     try:
         return LimitPage(scope, name, access.everywhere(request.user, "runs.view_auditevent"))
     except KeyError:
@@ -417,8 +420,8 @@ def _url(page: LimitPage) -> str:
 def _show(request: HttpRequest, page: LimitPage, status: int = 200, **more: Any) -> HttpResponse:
     context = {
         "page": page,
-        "scopes": page.scopes,
-        "acting": limit_page.acting(page.overrides),
+        "scopes": page.scopes.theirs(request.user),
+        "acting": limit_page.acting(limit_page.seen_by(request.user, page.overrides)),
         "standing": limit_page.standing(request.user, page.overrides),
         "may_change": _may_change(request, page),
         "now": page.moment,

@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.utils import timezone
@@ -13,7 +12,7 @@ from django.views.decorators.http import require_safe
 from agentops.console.filters import Choice, Filter, link
 from agentops.console.paging import page
 from agentops.console.polling import is_poll, unchanged
-from runs import access, policies, registry, selectors
+from runs import access, content, policies, registry, selectors
 from runs.bulk import selection
 from runs.models import Run
 from runs.pages import limit_page, reasons
@@ -34,15 +33,16 @@ class Line:
 
 
 @require_safe
-@permission_required("runs.view_run", raise_exception=True)
+@access.required("runs.view_run")
 def runs(request: HttpRequest) -> HttpResponse:
     """Runs, newest first, by status, workflow and search; the region with them is polled."""
     query = _storable(request.GET)
-    counts, needs = selectors.overview(workflow=query.get("workflow", ""))
-    listed = page(_chosen(query), query)
+    counts, needs = selectors.overview(request.user, workflow=query.get("workflow", ""))
+    listed = page(_chosen(request.user, query), query)
     overrides = policies.load()
-    told = reasons.of_all(listed.rows, overrides=overrides)
-    lines = [Line(run, told[run.pk]) for run in listed.rows]
+    rows = content.shown_all(request.user, listed.rows)
+    told = reasons.of_all(rows, overrides=overrides)
+    lines = [Line(run, told[run.pk]) for run in rows]
     tag = _tag(counts, needs, lines)
     context: dict[str, Any] = {
         "lines": lines,
@@ -51,6 +51,7 @@ def runs(request: HttpRequest) -> HttpResponse:
         "count_limit": selectors.COUNT_LIMIT,
         "chips": _chips(query, counts, needs),
         "search": query.get("q", ""),
+        "about": _about(lines) if query.get("q") else "",
         "hidden": [(name, query[name]) for name in FILTERS if query.get(name)],
         "narrowed": any(query.get(name) for name in (*FILTERS, "q")),
         "without_search": link(query, q=None),
@@ -69,18 +70,26 @@ def runs(request: HttpRequest) -> HttpResponse:
     return response
 
 
+def _about(lines: list[Line]) -> str:
+    """The subject of all these runs; empty where they have several, or none."""
+    subjects = {line.run.subject for line in lines}
+    return subjects.pop() if len(subjects) == 1 else ""
+
+
 def _storable(query: QueryDict) -> QueryDict:
     """`query` without NUL, which PostgreSQL refuses as a parameter and no row holds."""
     return QueryDict(query.urlencode().replace("%00", ""))
 
 
-def _chosen(query: QueryDict) -> Any:
+def _chosen(user: access.Person, query: QueryDict) -> Any:
     status, workflow = query.get("status", ""), query.get("workflow", "")
     narrowing = {"subject": query.get("subject", ""), "search": query.get("q", "").strip()}
     if status == DEAD:
-        found = selectors.dead_letters(workflow=workflow, **narrowing)
+        found = selectors.dead_letters(user, workflow=workflow, **narrowing)
     else:
-        found = selectors.runs(status=status if status in Status else "", workflow=workflow, **narrowing)
+        found = selectors.runs(
+            user, status=status if status in Status else "", workflow=workflow, **narrowing
+        )
     return reasons.filter_by(found, reason) if (reason := query.get("reason", "")) else found
 
 

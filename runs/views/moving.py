@@ -15,11 +15,11 @@ from runs import access, blobs, clock, codec, registry, services
 from runs.errors import Invalid, StateMismatch
 from runs.forms import ForkForm, SkipForm, StateForm, VerbForm, with_seen
 from runs.models import Run
-from runs.services.fork import NOT_GIVEN, state_at, step_of, visits
+from runs.services.fork import NOT_GIVEN, Visit, state_at, step_of, visits
 from runs.services.skip import steps_after
 from runs.services.state import present
 from runs.views.acting import actor
-from runs.views.verbs import Sheet, carry_out, confirmed, found, seen_plan, sheet
+from runs.views.verbs import Sheet, carry_out, confirmed, seen_plan, sheet
 from runs.workflow import WORKFLOWS
 
 #: Characters of JSON that a text area still shows well.
@@ -58,7 +58,7 @@ def _differs(before: Any, after: Any) -> tuple[Any, Any]:
 @access.required("runs.skip_step")
 def skip(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Let the run go on at another step, with the state that this one would have left."""
-    run, by = found(request, run_id, "runs.skip_step"), actor(request)
+    run, by = access.run_or_404(request.user, run_id, "runs.skip_step"), actor(request)
     to = request.POST.get("to") or request.GET.get("to") or _following(run)
     text = _state_text(request, run, lambda: present(run).shown)
     of = Sheet(
@@ -148,8 +148,7 @@ def _look(
 @access.required("runs.edit_state", "runs.view_payload")
 def edit_state(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Put another state in the place of the run's own."""
-    run, by = found(request, run_id, "runs.edit_state"), actor(request)
-    found(request, run_id, "runs.view_payload")
+    run, by = access.run_or_404(request.user, run_id, "runs.edit_state", "runs.view_payload"), actor(request)
     text = _state_text(request, run, lambda: present(run).shown)
 
     def preview(run: Run) -> services.Consequence:
@@ -187,8 +186,9 @@ EDITS = {"": "The same input and state", "input": "Another input", "state": "Ano
 @access.required("runs.fork_run")
 def fork(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Make a new run that begins at a visit of this one."""
-    source, by = found(request, run_id, "runs.fork_run"), actor(request)
-    visit = _visit(request, source)
+    source, by = access.run_or_404(request.user, run_id, "runs.fork_run"), actor(request)
+    shown = _listed_visits(request, source)
+    visit = _visit(request, source, shown)
     edits = request.GET.get("edit", "")
     texts = _texts(request, source, visit)
     edits = edits if edits in texts else ""
@@ -209,7 +209,7 @@ def fork(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
         "a new run; this one stays as it is",
     )
     more: dict[str, Any] = {
-        "choices": _chosen_visits(request, source, visit),
+        "choices": _chosen_visits(request, shown, visit),
         "editing": [
             Choice(label, f"?{urlencode({'visit': str(visit), 'edit': name})}#preview", name == edits)
             for name, label in EDITS.items()
@@ -237,23 +237,29 @@ def fork(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     )
 
 
-def _visit(request: HttpRequest, source: Run) -> int:
+#: So many visits are offered at once.
+VISITS = 12
+
+
+def _before_visit(request: HttpRequest) -> int | None:
+    before = request.GET.get("before", "")
+    return int(before) if before.isascii() and before.isdigit() and len(before) < 10 else None
+
+
+def _listed_visits(request: HttpRequest, source: Run) -> list[Visit]:
+    return visits(source, before=_before_visit(request), most=VISITS)
+
+
+def _visit(request: HttpRequest, source: Run, shown: Sequence[Visit]) -> int:
     """The visit that is asked for; the one where the run stands, or stood last at a step, by default."""
     asked = request.POST.get("visit") or request.GET.get("visit") or ""
     if asked.isascii() and asked.isdigit() and len(asked) < 10:
         return int(asked)
-    last = visits(source, most=1)
+    last = shown if _before_visit(request) is None else visits(source, most=1)
     return last[0].number if last else source.step_seq
 
 
-def _chosen_visits(request: HttpRequest, source: Run, visit: int) -> Choices:
-    before = request.GET.get("before", "")
-    most = 12
-    shown = visits(
-        source,
-        before=int(before) if before.isascii() and before.isdigit() and len(before) < 10 else None,
-        most=most,
-    )
+def _chosen_visits(request: HttpRequest, shown: Sequence[Visit], visit: int) -> Choices:
     url = request.path
     all_of_them = [
         Choice(
@@ -263,7 +269,7 @@ def _chosen_visits(request: HttpRequest, source: Run, visit: int) -> Choices:
         )
         for one in shown
     ]
-    more = f"{url}?{urlencode({'visit': visit, 'before': shown[-1].number})}" if len(shown) == most else ""
+    more = f"{url}?{urlencode({'visit': visit, 'before': shown[-1].number})}" if len(shown) == VISITS else ""
     return Choices("Begin at visit", all_of_them, more)
 
 

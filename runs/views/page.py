@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib.auth.decorators import permission_required
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
@@ -17,11 +16,11 @@ from django.views.decorators.http import require_safe
 
 from agentops.console.polling import is_poll, unchanged
 from agentops.console.waterfall import waterfall
-from runs import access, blobs, clock, codec, history, selectors, waits
-from runs.kin import offspring
-from runs.models import Attempt, Evidence, LogLine, Message, Operation, Run, Signal
-from runs.models.operation import WAIT_KINDS
-from runs.pages import limit_page, reasons, timeline
+from runs import access, blobs, clock, codec, content, history, selectors, waits
+from runs.kin import offspring, relatives
+from runs.models import Attempt, Evidence, Message, Operation, Run, Signal
+from runs.models.operation import WAIT_KINDS, Kind
+from runs.pages import acts, attempts, limit_page, operations, reasons, timeline
 from runs.pages.sentences import headline
 from runs.states import AttentionKind, Status, sources_of
 
@@ -35,9 +34,10 @@ PARTS = {
 
 
 @require_safe
-@permission_required("runs.view_run", raise_exception=True)
+@access.required("runs.view_run")
 def run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """One run; all of it is one region, polled until the run is finished."""
+    access.check_visible(request.user, run_id)
     try:
         version = selectors.version(run_id)
         # The version is read first: what changes while the page is made comes with the next poll.
@@ -58,9 +58,10 @@ def context(request: HttpRequest, run_id: uuid.UUID, version: selectors.Version)
     part = request.GET.get("part", "")
     if part not in PARTS:
         part = "messages" if version.messages else "events"
-    found = selectors.detail(run_id, part=part, before=before)
+    beside = {**acts.beside(request.user, before), **relatives.beside(request.user)}
+    found = selectors.detail(run_id, request.user, part=part, before=before, beside=beside)
     limit_page.keep_for(request, found.overrides)
-    seen = request.user.has_perm("runs.view_payload")
+    seen = access.may_see_payloads(request.user, found.run)
     kin = _children(request, run_id, version)
     polled = not found.run.is_terminal and before is None
     return {
@@ -69,7 +70,8 @@ def context(request: HttpRequest, run_id: uuid.UUID, version: selectors.Version)
         "detail": found,
         "version": version,
         "children": kin,
-        "fall": _fall(found, newest=before is None),
+        "fall": _fall(found, newest=before is None, seen=seen),
+        "acts_cut": len(found.run.acts) == acts.ACTS,  # type: ignore[attr-defined]
         "before": before,
         "operations": [_line(found.run, operation) for operation in found.operations],
         "limit": found.limit,
@@ -93,13 +95,17 @@ def _children(
         place = uuid.UUID(after) if after else None
     except ValueError:
         place = None
-    return offspring.children(run_id, version, status=request.GET.get("children", ""), after=place)
+    return offspring.children(
+        request.user, run_id, version, status=request.GET.get("children", ""), after=place
+    )
 
 
 def head(
-    request: HttpRequest, run: Run, why: reasons.Why, operations: Sequence[Operation] = ()
+    request: HttpRequest, run: Run, why: reasons.Why | None = None, operations: Sequence[Operation] = ()
 ) -> dict[str, Any]:
-    """What every page of a run begins with."""
+    """What every page of a run begins with. `why`, where it is known already, is that of the run as this person sees it."""
+    run = content.shown(request.user, run)
+    why = reasons.why(run) if why is None else why
     return {
         "run": run,
         "why": why,
@@ -126,7 +132,7 @@ def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operati
 
     doubtful = run.status == Status.ATTENTION and run.attention_kind == AttentionKind.IN_DOUBT
     links: list[Link] = []
-    if doubtful and user.has_perm("runs.resolve_doubt"):
+    if doubtful and access.may(user, "runs.resolve_doubt", run):
         first = next((one for one in operations if timeline.in_doubt(run, one)), None)
         answer = reverse("runs:answer_doubt", args=[run.pk, first.pk]) if first else "#operations"
         links.append(Link(answer, "Resolve in doubt", primary=True))
@@ -134,9 +140,9 @@ def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operati
         links.append(Link(url("retry"), "Retry", primary=True))
     if run.status == Status.RETRYING and access.may(user, "runs.retry_run", run):
         links.append(Link(url("retry"), "Retry now", primary=True))
-    if not (run.is_terminal or doubtful) and user.has_perm("runs.force_resume_run"):
+    if not (run.is_terminal or doubtful) and access.may(user, "runs.force_resume_run", run):
         links.append(Link(url("force_resume"), "Force resume", primary=run.status == Status.ATTENTION))
-    if not run.is_terminal and user.has_perm("runs.signal_run"):
+    if not run.is_terminal and access.may(user, "runs.signal_run", run):
         links.append(Link(url("signal"), "Send a signal"))
     still = run.status in sources_of("edit_state") and not (doubtful or run.compensating)
     if still and access.may(user, "runs.skip_step", run):
@@ -147,7 +153,7 @@ def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operati
         user, "runs.fork_run", run
     ):
         links.append(Link(url("fork"), "Fork"))
-    if not (run.is_terminal or run.cancel_requested_at) and user.has_perm("runs.cancel_run"):
+    if not (run.is_terminal or run.cancel_requested_at) and access.may(user, "runs.cancel_run", run):
         links.append(Link(url("cancel"), "Cancel", danger=True))
     # Where a cancel does not end it. Before that the page of the cancel is the way.
     if not run.is_terminal and run.cancel_requested_at and access.may(user, "runs.kill_run", run):
@@ -180,25 +186,40 @@ def _line(run: Run, operation: Operation) -> Line:
         badge,
         status,
         (end - operation.started_at).total_seconds() if end else None,
-        waits.kind(operation.kind).describe(operation).url if operation.kind in WAIT_KINDS else "",
+        _url_of_wait(operation),
     )
 
 
-def _fall(found: selectors.RunDetail, *, newest: bool) -> Any:
+def _url_of_wait(operation: Operation) -> str:
+    return waits.kind(operation.kind).describe(operation).url if operation.kind in WAIT_KINDS else ""
+
+
+def _fall(found: selectors.RunDetail, *, newest: bool, seen: bool) -> Any:
+    run = found.run
+    since = found.attempts[-1].started_at if found.earlier else None
+    tools = {one.name for one in found.operations if one.kind not in WAIT_KINDS}
     drawn = timeline.lanes(
-        found.run,
+        run,
         found.attempts,
         found.operations,
         newest=newest,
-        details=lambda attempt: _details(found, attempt),
+        details=lambda attempt: _details(found, attempt, seen),
+        acts=acts.of_run(run, since=since, tools=tools, seen=seen),
+        link=_page_of,
+        now_at=reverse("runs:attempt", args=[run.pk, run.step_seq, run.attempt_no]),
     )
     return waterfall(drawn, now=found.now)
 
 
-def _details(found: selectors.RunDetail, attempt: Attempt) -> SafeString:
-    return render_to_string(
-        "runs/attempt_details.html", {"attempt": attempt, "now": found.now, "run": found.run}
-    )
+def _page_of(operation: Operation) -> str:
+    """The page of an operation; of an approval the one where it is, or was, decided."""
+    own = reverse("runs:operation", args=[operation.run_id, operation.pk])
+    return (_url_of_wait(operation) if operation.kind == Kind.APPROVAL else "") or own
+
+
+def _details(found: selectors.RunDetail, attempt: Attempt, seen: bool) -> SafeString:
+    context = {"attempt": attempt, "now": found.now, "run": found.run, "may_see_payloads": seen}
+    return render_to_string("runs/attempt_details.html", context)
 
 
 def _values(run_id: uuid.UUID) -> Mapping[str, Any]:
@@ -209,86 +230,111 @@ def _values(run_id: uuid.UUID) -> Mapping[str, Any]:
 
 
 @require_safe
-@permission_required("runs.view_run", raise_exception=True)
+@access.required("runs.view_run")
 def attempt(request: HttpRequest, run_id: uuid.UUID, visit: int, number: int) -> HttpResponse:
-    """One attempt: its whole traceback, what it changed in the state, and what it logged."""
-    run = get_object_or_404(Run, pk=run_id)
-    one = get_object_or_404(Attempt, run_id=run_id, step_seq=visit, attempt_no=number)
-    seen = request.user.has_perm("runs.view_payload")
-    logs = LogLine.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number).order_by("id")
-    operations = Operation.objects.filter(run_id=run_id, step_seq=visit, attempt_no=number).order_by(
-        "ordinal"
-    )
+    """One attempt: how it ended, what it was given, did, said and logged; also the one that goes on at this moment."""
+    run = access.run_or_404(request.user, run_id, rows=Run.objects.annotate(read_at=clock.Now()))
+    found = attempts.find(run, visit, number)
+    if found is None:
+        raise Http404
+    run, one = content.shown(request.user, run), content.shown(request.user, found, run)
+    seen = access.may_see_payloads(request.user, run)
+    done = content.like(run, attempts.operations(one))
+    said = content.like(run, attempts.messages(one))
+    try:
+        after = uuid.UUID(request.GET.get("after", ""))
+    except ValueError:
+        after = None
+    lines, more = attempts.lines(one, after)
     return render(
         request,
         "runs/attempt.html",
         {
-            **head(request, run, reasons.why(run)),
+            "run": run,
             "attempt": one,
+            "opening": attempts.opening(run, one, done, seen=seen),
             **(_states(one) if seen else {}),
-            "logs": logs[: selectors.ROWS],
-            "operations": [
-                _line(run, operation) for operation in selectors.in_brief(operations)[: selectors.ROWS]
-            ],
+            "logs": content.like(run, lines),
+            "more_logs": more,
+            "after": after,
+            "messages_said": said[: selectors.ROWS],
+            "messages_cut": len(said) > selectors.ROWS,
+            "operations": [_line(run, operation) for operation in done[: selectors.ROWS]],
+            "operations_cut": len(done) > selectors.ROWS,
             "may_see_payloads": seen,
-            "now": clock.now(),
+            "now": run.read_at,  # type: ignore[attr-defined]
         },
     )
 
 
 def _states(attempt: Attempt) -> dict[str, Any]:
     """The state that this attempt began with, which the last one that changed it left, and the one that it left itself."""
-    if attempt.state_after is None:
-        return {}
     try:
         before = history.restored(attempt.run_id, attempt.step_seq, attempt.attempt_no - 1)
-        if before is not None and history.is_patch(attempt.state_after) and history.is_large(before.shown):
+        old = before.shown if before else {}
+        kept = attempt.state_after
+        if kept is None:
+            return {"state_before": old}
+        if not history.is_patch(kept):
+            return {"state_before": old, "state_after": blobs.whole([kept])[0]}
+        if before is not None and history.is_large(old):
             # As a whole it would be folded, and the difference hidden with it.
-            old, new = history.told(before.shown, history.changes_of(attempt.state_after))
+            old, new = history.told(old, history.changes_of(kept))
             return {"state_before": old, "state_after": new}
         after = history.restored(attempt.run_id, attempt.step_seq, attempt.attempt_no)
     except UNREADABLE as error:
         return {"unreadable": str(error)}
-    return {"state_before": before.shown if before else {}, "state_after": after.shown if after else {}}
+    return {"state_before": old, "state_after": after.shown if after else {}}
 
 
 @require_safe
-@permission_required("runs.view_run", raise_exception=True)
+@access.required("runs.view_run")
 def operation(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) -> HttpResponse:
-    """One operation: what was asked, approved and answered."""
+    """One operation: what came of it, each time that it was sent, what was asked, approved and answered."""
+    access.check_visible(request.user, run_id)
     chosen = selectors.in_brief(Operation.objects.select_related("run")).defer(None)
-    one = get_object_or_404(chosen, pk=operation_id, run_id=run_id)
+    chosen = operations.with_relations(request.user, chosen)
+    one: Any = get_object_or_404(chosen, pk=operation_id, run_id=run_id)
+    run, seen = content.shown(request.user, one.run), access.may_see_payloads(request.user, one.run)
+    one = content.shown(request.user, one, run)
+    sent = operations.sends(run, one)
     return render(
         request,
         "runs/operation.html",
         {
-            **head(request, one.run, reasons.why(one.run)),
+            "run": run,
             "operation": one,
-            "line": _line(one.run, one),
+            "opening": operations.opening(run, one, now=one.read_at, seen=seen),
+            "sends": sent,
+            "sends_cut": len(sent) > operations.SENDS_KEPT,
+            "line": _line(run, one),
+            "answers": operations.answers(one, seen=seen),
             "evidence": Evidence.objects.filter(run_id=run_id, operation_id=operation_id)
             .defer("body")
             .order_by("id"),
-            "may_see_payloads": request.user.has_perm("runs.view_payload"),
-            "now": clock.now(),
+            "may_see_payloads": seen,
+            "now": one.read_at,
         },
     )
 
 
 @require_safe
-@permission_required(["runs.view_run", "runs.view_payload"], raise_exception=True)
+@access.required("runs.view_run", "runs.view_payload")
 def value(request: HttpRequest, run_id: uuid.UUID, what: str) -> HttpResponse:
     """The whole of a value that its page had to cut: input, state, result or external, as JSON."""
+    access.run_or_404(request.user, run_id, "runs.view_payload")
     if what not in ("input", "state", "result", "external"):
         raise Http404
     return _json(run_id, get_object_or_404(Run.objects.values_list(what, flat=True), pk=run_id))
 
 
 @require_safe
-@permission_required(["runs.view_run", "runs.view_payload"], raise_exception=True)
+@access.required("runs.view_run", "runs.view_payload")
 def operation_value(
     request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID, what: str
 ) -> HttpResponse:
     """The whole of a value of an operation: request, approved, response or result, as JSON."""
+    access.run_or_404(request.user, run_id, "runs.view_payload")
     if what not in ("request", "approved", "response", "result"):
         raise Http404
     found = Operation.objects.filter(run_id=run_id).values_list(what, flat=True)
@@ -296,9 +342,10 @@ def operation_value(
 
 
 @require_safe
-@permission_required(["runs.view_run", "runs.view_payload"], raise_exception=True)
+@access.required("runs.view_run", "runs.view_payload")
 def record_value(request: HttpRequest, run_id: uuid.UUID, part: str, row_id: uuid.UUID) -> HttpResponse:
     """The whole of a message or of a signal's payload, as JSON."""
+    access.run_or_404(request.user, run_id, "runs.view_payload")
     if part == "messages":
         return _json(run_id, get_object_or_404(Message, run_id=run_id, pk=row_id).content)
     if part == "signals":

@@ -3,31 +3,33 @@
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.auth.decorators import permission_required
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.text import capfirst
 from django.views.decorators.http import require_http_methods, require_safe
 
-from runs import registry, services
+from runs import access, registry, services
 from runs.errors import Conflict, Invalid
 from runs.forms import SchemaForm, StartForm
+from runs.models import Grant, Run
 from runs.views.acting import actor
 from runs.workflow import Workflow
 
 
 @require_safe
-@permission_required("runs.start_run", raise_exception=True)
+@access.required("runs.start_run")
 def workflows(request: HttpRequest) -> HttpResponse:
-    """Which workflows there are, and what each does."""
-    return render(request, "runs/start.html", {"workflows": registry.workflows()})
+    """Which workflows this person may start, and what each does."""
+    theirs = [one for one in registry.workflows() if _may_start(request, one.name)]
+    return render(request, "runs/start.html", {"workflows": theirs})
 
 
 @require_http_methods(["GET", "POST"])
-@permission_required("runs.start_run", raise_exception=True)
+@access.required("runs.start_run")
 def start(request: HttpRequest, workflow: str) -> HttpResponse:
     """Start a run of one workflow."""
-    definition = _found(workflow)
+    definition = _found(request, workflow)
     data = request.POST if request.method == "POST" else None
     form = StartForm(data)
     schema = definition.input.model_json_schema() if definition.input else {}
@@ -50,7 +52,9 @@ def start(request: HttpRequest, workflow: str) -> HttpResponse:
         return _page(request, definition, form, given, status=422)
     except Conflict as error:
         form.add_error("start_key", capfirst(str(error)))
-        return _page(request, definition, form, given, status=error.status, existing=error.existing)
+        known = error.existing
+        seen = known if known is not None and access.may(request.user, "runs.view_run", known) else None
+        return _page(request, definition, form, given, status=error.status, existing=seen)
     if started.deleted:
         told = f"This start key had started run {started.run.pk} before, which has been deleted since; no second one was started."
         form.add_error("start_key", told)
@@ -64,11 +68,24 @@ def start(request: HttpRequest, workflow: str) -> HttpResponse:
     return redirect("runs:run", started.run.pk)
 
 
-def _found(name: str) -> Workflow:
+def _may_start(request: HttpRequest, workflow: str) -> bool:
+    """Whether some run of the workflow may be; of what it is about, the verb asks once that is known."""
+    by_subject = any(
+        grant.scope == Grant.Scope.SUBJECT for grant in access.scopes(request.user, "runs.start_run")
+    )
+    return by_subject or access.may(request.user, "runs.start_run", Run(workflow=workflow))
+
+
+def _found(request: HttpRequest, name: str) -> Workflow:
     try:
-        return registry.workflow(name)
+        definition = registry.workflow(name)
     except registry.UnknownWorkflow:
         raise Http404 from None
+    if not _may_start(request, name):
+        if access.may(request.user, "runs.view_run", Run(workflow=name)):
+            raise PermissionDenied
+        raise Http404
+    return definition
 
 
 def _page(

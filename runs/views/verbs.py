@@ -6,19 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from runs import access, clock, services
+from runs import access, clock, content, services
 from runs.errors import Conflict, Invalid, StateMismatch
 from runs.forms import RetryForm, SignalForm, VerbForm, with_seen
 from runs.models import Operation, Run
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
-from runs.pages import reasons
+from runs.pages import limit_page, reasons
 from runs.services.force_resume import owner_of
 from runs.services.verb import Consequence, Line, require
 from runs.states import Status
@@ -44,16 +43,6 @@ class Sheet:
     """What a person should know before, as label and value."""
 
 
-def found(request: HttpRequest, run_id: uuid.UUID, permission: str) -> Run:
-    """The run, for somebody who may use the verb on it. Raises Http404 (also where it may not be seen), PermissionDenied."""
-    run = access.visible(request.user, Run.objects.all()).filter(pk=run_id).first()
-    if run is None:
-        raise Http404
-    if not access.may(request.user, permission, run):
-        raise PermissionDenied
-    return run
-
-
 def sheet(
     request: HttpRequest,
     run: Run,
@@ -70,11 +59,13 @@ def sheet(
         consequence = of.preview(run)
     except (StateMismatch, Invalid) as error:
         why_not = str(error)
+    moment = clock.now()
+    facts = reasons.Facts.gather([run], now=moment, overrides=limit_page.read_for(request))
     return render(
         request,
         "runs/verb.html",
         {
-            **page.head(request, run, reasons.why(run)),
+            **page.head(request, run, facts.why(run)),
             "sheet": of,
             "consequence": consequence,
             "why_not": why_not,
@@ -83,7 +74,7 @@ def sheet(
             "confirmed": confirmed(request),
             "action": request.path,
             "close": reverse("runs:run", args=[run.pk]),
-            "now": clock.now(),
+            "now": moment,
             **more,
         },
         status=status,
@@ -144,12 +135,12 @@ def carry_out(
 @access.required("runs.retry_run")
 def retry(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Let a failed run go on where it failed."""
-    run, by = found(request, run_id, "runs.retry_run"), actor(request)
+    run, by = access.run_or_404(request.user, run_id, "runs.retry_run"), actor(request)
     now = run.status == Status.RETRYING
     of = Sheet(
         "Retry now" if now else "Retry in place",
         f"Retry step {run.step} now" if now else f"Retry step {run.step}",
-        _preview_retry,
+        lambda run: _preview_retry(content.shown(request.user, run)),
         "in the same visit; what is recorded holds",
     )
     if request.method == "GET":
@@ -191,7 +182,7 @@ def _retry_form(run: Run, typed: dict[str, Any]) -> VerbForm:
 @access.required("runs.cancel_run")
 def cancel(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Ask for the run's end."""
-    run, by = found(request, run_id, "runs.cancel_run"), actor(request)
+    run, by = access.run_or_404(request.user, run_id, "runs.cancel_run"), actor(request)
     of = Sheet("Cancel", "Cancel the run", _preview_cancel, danger=True)
     told: dict[str, Any] = {"progress": services.cancel_progress(run)}
     if request.method == "GET":
@@ -228,7 +219,7 @@ def _plain_form(run: Run, typed: dict[str, Any]) -> VerbForm:
 @access.required("runs.force_resume_run")
 def force_resume(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Let a worker look at the run now, whatever it waits for."""
-    run, by = found(request, run_id, "runs.force_resume_run"), actor(request)
+    run, by = access.run_or_404(request.user, run_id, "runs.force_resume_run"), actor(request)
     of = Sheet(
         "Force resume", "Force the run to resume", services.preview_force_resume, facts=_facts_of_owner(run)
     )
@@ -275,7 +266,7 @@ def _facts_of_owner(run: Run) -> Sequence[tuple[str, str]]:
 @access.required("runs.kill_run")
 def kill(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """End the run at once, whatever it is doing."""
-    run, by = found(request, run_id, "runs.kill_run"), actor(request)
+    run, by = access.run_or_404(request.user, run_id, "runs.kill_run"), actor(request)
     of = Sheet(
         "Kill",
         "Kill the run",
@@ -302,7 +293,7 @@ def kill(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 @access.required("runs.signal_run")
 def signal(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Send the run a signal, as a provider would."""
-    run, by = found(request, run_id, "runs.signal_run"), actor(request)
+    run, by = access.run_or_404(request.user, run_id, "runs.signal_run"), actor(request)
     asked = request.POST.get("name") or _waited_for(run)
     of = Sheet(
         "Send a signal",

@@ -9,7 +9,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.contrib.auth.decorators import permission_required
 from django.db import connection
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
@@ -41,10 +40,12 @@ class Line:
     worker: Worker
     state: str
     runs: list[Run]
+    theirs: list[Run]
+    """Those of its runs that the viewer may see."""
 
     @property
     def named(self) -> list[Run]:
-        return self.runs[:NAMED]
+        return self.theirs[:NAMED]
 
     @property
     def more(self) -> int:
@@ -75,7 +76,7 @@ class QueueLine:
 
 
 @require_safe
-@permission_required("runs.view_worker", raise_exception=True)
+@access.required("runs.view_worker")
 def workers(request: HttpRequest) -> HttpResponse:
     """Every worker that may still do something, and those that ended lately."""
     now = _server_now()
@@ -84,7 +85,7 @@ def workers(request: HttpRequest) -> HttpResponse:
         .defer("capabilities")
         .order_by("host", "-started_at")[: ROWS + 1]
     )
-    lines = _lines(shown[:ROWS], now)
+    lines = _lines(request.user, shown[:ROWS], now)
     seen = [
         (
             line.worker.pk,
@@ -102,6 +103,7 @@ def workers(request: HttpRequest) -> HttpResponse:
         "due": sum(line.queue.due for line in queues),
         "unserved": [line.queue.name for line in queues if line.queue.unserved],
         "may_ask": access.everywhere(request.user, "runs.drain_worker"),
+        "may_declare": access.everywhere(request.user, "runs.declare_gone"),
         "lines": lines,
         "live": sum(line.state == "live" for line in lines),
         "lost": sum(line.is_lost for line in lines),
@@ -113,12 +115,20 @@ def workers(request: HttpRequest) -> HttpResponse:
     return polling.fragment(request, template, context)
 
 
-def _lines(shown: Sequence[Worker], now: datetime) -> list[Line]:
+def _lines(user: access.Person, shown: Sequence[Worker], now: datetime) -> list[Line]:
     held: dict[Any, list[Run]] = defaultdict(list)
     found = Run.objects.filter(worker_id__in=[worker.pk for worker in shown]).order_by("attempt_started_at")
     for run in found.only("id", "workflow", "subject", "step", "worker_id"):
         held[run.worker_id].append(run)
-    return [Line(worker, state(worker, now), held[worker.pk]) for worker in shown]
+    return [
+        Line(
+            worker,
+            state(worker, now),
+            held[worker.pk],
+            [run for run in held[worker.pk] if access.may(user, "runs.view_run", run)],
+        )
+        for worker in shown
+    ]
 
 
 def state(worker: Worker, now: datetime) -> str:

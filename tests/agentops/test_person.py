@@ -7,7 +7,10 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
+from approvals.inbox import handling
+from approvals.models import Item, ItemKind
 from runs.models import AuditEvent
+from tests import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -109,3 +112,10 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(arguments, s
     with pytest.raises(CommandError, match=says):
         person(*arguments)
     assert not User.objects.exists() and not AuditEvent.objects.exists()
+
+
+def test_whoever_is_switched_off_keeps_no_claim():
+    operator, approval = factories.operator("olivia"), factories.approval()
+    handling.claim(operator, ItemKind.APPROVAL, approval.pk)
+    person("olivia", "--off")
+    assert Item.objects.get(item_id=approval.pk).claimed_by_name == ""

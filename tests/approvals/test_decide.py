@@ -9,7 +9,7 @@ from django.db import transaction
 
 from approvals import services
 from approvals.models import Approval, Vote
-from approvals.policies import effective
+from approvals.policies import declared
 from approvals.waits import ApprovalWait
 from runs import clock, codec, lifecycle
 from runs import services as run_services
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.django_db
 
 WAIT = ApprovalWait()
 
-effective.policy("two", votes=2, exclude_starter=True, time_limit=timedelta(hours=1))
-effective.policy("above_ten", when=lambda arguments: arguments["amount"] > 10)
-effective.policy(
+declared.policy("two", votes=2, exclude_starter=True, time_limit=timedelta(hours=1))
+declared.policy("above_ten", when=lambda arguments: arguments["amount"] > 10)
+declared.policy(
     "escalates", time_limit=timedelta(hours=1), escalate_to=["support"], escalate_for=timedelta(hours=2)
 )
-effective.policy(
+declared.policy(
     "silence_means_yes",
     time_limit=timedelta(hours=1),
     on_expiry="approve",
     sentence="Small, and undone at will.",
 )
-effective.policy("fails", time_limit=timedelta(hours=1), on_expiry="fail")
+declared.policy("fails", time_limit=timedelta(hours=1), on_expiry="fail")
 
 STATE = Approval.State
 
@@ -135,7 +135,7 @@ def test_a_wrong_role_decides_nothing(who):
 
 
 def test_the_permission_alone_is_not_enough_without_a_required_group():
-    effective.policy("admins_only", groups=["admins"])
+    declared.policy("admins_only", groups=["admins"])
     with pytest.raises(NotAllowed, match="admins"):
         decide(factories.operator(), factories.approval(policy="admins_only"))
 
@@ -146,9 +146,9 @@ def test_a_system_decides_nothing():
 
 
 def test_the_requirement_is_frozen_when_the_request_opens():
-    effective.policy("changing", groups=["operators"])
+    declared.policy("changing", groups=["operators"])
     approval = factories.approval(policy="changing")
-    effective.policy("changing", groups=["admins"], votes=3)
+    declared.policy("changing", groups=["admins"], votes=3)
     decide(factories.operator(), approval)
     approval.refresh_from_db()
     assert approval.state == STATE.APPROVED

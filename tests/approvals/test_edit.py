@@ -67,9 +67,9 @@ def test_what_is_executed_is_what_was_edited_and_approved():
 
 
 def test_earlier_votes_are_void():
-    from approvals.policies import effective
+    from approvals.policies import declared
 
-    effective.policy("pair", votes=2)
+    declared.policy("pair", votes=2)
     approval = factories.approval(policy="pair")
     approve(approval)
     assert "1 vote on version 1 becomes void" in services.preview_edit(approval).sentence

@@ -11,7 +11,7 @@ from approvals import services
 from approvals.inbox import handling, worklist
 from approvals.inbox.worklist import Wanted
 from approvals.models import Comment, Item, ItemKind
-from approvals.policies import effective
+from approvals.policies import declared
 from runs import clock
 from runs.errors import Invalid, NotAllowed, Stale, StateMismatch
 from runs.lifecycle import Actor
@@ -21,7 +21,7 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 
-effective.policy("handling_admins", groups=["admins"])
+declared.policy("handling_admins", groups=["admins"])
 
 A = ItemKind.APPROVAL
 

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from approvals import selectors, services, waits
 from approvals.models import Approval, Policy, PolicyRevision, Vote
-from approvals.policies import caught, effective, verbs
+from approvals.policies import caught, declared, effective, verbs
 from approvals.policies.effective import Call
 from approvals.policies.expressions import compile_expression
 from approvals.waits import ApprovalWait
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 WAIT = ApprovalWait()
 STATE = Approval.State
 
-effective.policy("data.small", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
+declared.policy("data.small", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
 
 BOTH: dict[str, Any] = {"groups": ["operators", "admins"]}
 CALL = Call("data.small", "book_courier", "parcel")

@@ -402,7 +402,9 @@ def test_of_votes_at_one_instant_each_person_has_one_and_the_verb_is_done_once()
         callers = [Caller(partial(vote, actor, request)) for actor in (ann, ann, bob, cat)]
         wait_until_blocked(4)
     errors = [caller.join().error for caller in callers]
-    assert [type(error) for error in errors if error is not None] == [StateMismatch]
+    # Whoever comes after the second vote is late: one of them, or both clicks of Ann's.
+    late = [type(error) for error in errors if error is not None]
+    assert late in ([StateMismatch], [StateMismatch, StateMismatch])
     assert RequestVote.objects.count() == 2
     assert Event.objects.filter(run_id=run.pk, kind="force_resumed").count() == 1
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,15 +31,32 @@ def durable_server() -> Iterator[PostgresServer]:
     server.stop("immediate")
 
 
-def benchmark(url: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "manage.py", "benchmark", "--quick", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "agentops.settings", "DATABASE_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+type Begin = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def benchmark() -> Iterator[Begin]:
+    """Begins a benchmark on the server with this URL, and ends it whatever the test does."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(url: str, *arguments: str) -> subprocess.Popen[str]:
+        command = subprocess.Popen(
+            [sys.executable, "manage.py", "benchmark", "--quick", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "agentops.settings", "DATABASE_URL": url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        begun.append(command)
+        return command
+
+    yield begin
+    for command in begun:
+        if command.poll() is None:
+            command.send_signal(signal.SIGTERM)
+            # It drops its databases, and says where it stood.
+            print(command.communicate(timeout=60)[0])
 
 
 def databases(server: PostgresServer) -> set[str]:
@@ -48,7 +65,7 @@ def databases(server: PostgresServer) -> set[str]:
 
 
 def test_it_measures_every_figure_and_drops_its_databases(
-    durable_server: PostgresServer, tmp_path: Path
+    benchmark: Begin, durable_server: PostgresServer, tmp_path: Path
 ) -> None:
     report, chart = tmp_path / "figures.json", tmp_path / "growth.svg"
     before = databases(durable_server)
@@ -65,7 +82,7 @@ def test_it_measures_every_figure_and_drops_its_databases(
         "--slots",
         "4",
     )
-    output, _ = command.communicate(timeout=300)
+    output, _ = command.communicate(timeout=600)
     assert command.returncode == 0, output
     figures = json.loads(report.read_text())
     about = figures.pop("about")
@@ -80,7 +97,7 @@ def test_it_measures_every_figure_and_drops_its_databases(
     assert databases(durable_server) == before
 
 
-def test_a_stopped_benchmark_drops_its_databases(durable_server: PostgresServer) -> None:
+def test_a_stopped_benchmark_drops_its_databases(benchmark: Begin, durable_server: PostgresServer) -> None:
     before = databases(durable_server)
     command = benchmark(durable_server.url(), "--only", "floor")
     wait_until(lambda: databases(durable_server) > before, 60, "it has made its databases")
@@ -90,7 +107,9 @@ def test_a_stopped_benchmark_drops_its_databases(durable_server: PostgresServer)
     assert databases(durable_server) == before
 
 
-def test_a_second_benchmark_on_the_same_server_is_refused(durable_server: PostgresServer) -> None:
+def test_a_second_benchmark_on_the_same_server_is_refused(
+    benchmark: Begin, durable_server: PostgresServer
+) -> None:
     with psycopg.connect(durable_server.url()) as other:
         other.execute("SELECT pg_advisory_lock(%s)", [0xA6E70B5])
         output, _ = benchmark(durable_server.url(), "--only", "floor").communicate(timeout=60)
@@ -98,14 +117,14 @@ def test_a_second_benchmark_on_the_same_server_is_refused(durable_server: Postgr
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_is_not_durable_is_refused(database_url: str) -> None:
+def test_a_server_that_is_not_durable_is_refused(benchmark: Begin, database_url: str) -> None:
     command = benchmark(database_url, "--only", "floor")
     output, _ = command.communicate(timeout=60)
     assert command.returncode == 1
     assert "fsync = off" in output
 
 
-def test_an_unknown_work_is_refused(durable_server: PostgresServer) -> None:
+def test_an_unknown_work_is_refused(benchmark: Begin, durable_server: PostgresServer) -> None:
     command = benchmark(durable_server.url(), "--only", "W99")
     output, _ = command.communicate(timeout=60)
     assert command.returncode != 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.conf import settings
 from django.db import connection
 from django_q.models import Task
 
@@ -100,8 +101,10 @@ def test_runs_go_on_in_the_next_cluster_after_the_death_of(
     assert child.wait_ended() == (1 if role == "sentinel" else -signal.SIGKILL)
     child.wait_gone()
     successor = worker()
+    ready_at = time.monotonic()
     wait_begun(successor, gate, times=2, within=20)
-    assert time.monotonic() - died_at < 15
+    # How long a process takes to start is the machine's affair.
+    assert time.monotonic() - max(ready_at, died_at + settings.AGENTOPS_LEASE_SECONDS) < 5
     gate.touch()
     wait_status(run, "completed", successor)
 
@@ -112,7 +115,11 @@ def test_a_step_that_ends_within_the_grace_time_succeeds(worker: StartWorker, tm
     run = begin("cluster_gated", gate)
     wait_begun(child, gate)
     child.send_to_all(signal.SIGTERM)
-    child.wait_for_log("draining")
+    child.wait_until(
+        lambda: child.log_path.read_text(errors="replace").count("stopped doing work") == 2,
+        20,
+        "both workers have been told to stop",
+    )
     later = begin("cluster_gated", tmp_path / "later")
     gate.touch()
     assert child.wait_ended() == 0

@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
 from django.urls import reverse
 
-from runs import clock
-from runs.models import Activity, Run
+from runs import clock, lifecycle
+from runs.diagnosis import failures
+from runs.models import Activity, FailureTally, Run
 from runs.models.worker import BINS
 from runs.states import Hold, Status
 from tests import factories
@@ -90,3 +93,35 @@ def test_it_asks_the_database_a_bounded_number_of_things(django_assert_max_num_q
     polled = browser.get(reverse("home"), headers={"HX-Request": "true"})
     again = browser.get(reverse("home"), headers={"HX-Request": "true", "HX-PTag": polled.headers["HX-PTag"]})
     assert again.status_code == 304
+
+
+def test_it_takes_twelve_queries_at_most(django_assert_max_num_queries):
+    factories.approval()
+    factories.doubt()
+    factories.run(Status.QUEUED, held_by=Hold.NO_CAPABLE_WORKER)
+    run = factories.run(Status.FAILED)
+    with transaction.atomic():
+        failures.entered(run, lifecycle.CLOCK)
+        run.save(update_fields=["fingerprint"])
+    slow = factories.run(Status.RUNNING, subject="order 7")
+    Run.objects.filter(pk=slow.pk).update(attempt_started_at=clock.now() - timedelta(minutes=5))
+    for groups in (["operators", "support", "admins"], ["operators"], ["support"]):
+        browser = client(*groups)
+        with django_assert_max_num_queries(12):
+            text = browser.get(reverse("home")).content.decode()
+        assert "order 7" in text and "A failure waits to be handled." in text
+
+
+def test_the_trend_of_a_group_is_the_one_of_its_own_page():
+    run = factories.run(Status.FAILED)
+    with transaction.atomic():
+        failures.entered(run, lifecycle.CLOCK)
+    assert run.fingerprint is not None
+    now = clock.now()
+    for hours, number in ((1, 2), (30, 5), (13 * 24, 1), (20 * 24, 9)):
+        FailureTally.objects.create(
+            fingerprint=run.fingerprint, hour=now - timedelta(hours=hours), shard=1, failures=number
+        )
+    [(group, trend)], _ = failures.latest(User(is_superuser=True), 5)
+    assert trend == failures.trends([group.pk], now)[group.pk]
+    assert sum(trend.days) == 9 and sum(trend.hours) == 3

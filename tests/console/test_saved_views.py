@@ -98,3 +98,44 @@ def test_runs_are_filtered_by_the_reason_why_they_do_not_move():
     factories.run(Status.FAILED, subject="failed one")
     text = menu(client("support"), "?reason=rate")
     assert reverse("runs:run", args=[held.pk]) in text and "failed one" not in text
+
+
+@pytest.mark.parametrize(
+    ("page", "query"),
+    [
+        ("runs:failures", "seen=day"),
+        ("runs:bulks", "status=running"),
+        ("runs:list", "q=7"),
+        ("audit:list", "by=sam"),
+    ],
+)
+def test_lists_have_the_menu(page: str, query: str):
+    browser = client("support", "admins")
+    assert "Save these filters as" in browser.get(f"{reverse(page)}?{query}").content.decode()
+    assert save(browser, page=page, query=query).headers["Location"] == f"{reverse(page)}?{query}"
+    text = browser.get(reverse(page)).content.decode()
+    assert "Broken parcels" in text and f'href="{reverse(page)}?{query}"' in text
+
+
+def test_views_of_people_have_a_page_of_their_own():
+    browser, people = client("admins"), reverse("people:list")
+    here = f"{reverse('views')}?page=people:list&query=q%3Dsam"
+    assert here.replace("&", "&amp;") in browser.get(f"{people}?q=sam").content.decode()
+    assert save(browser, page="people:list", query="q=sam").headers["Location"] == f"{people}?q=sam"
+    assert "Broken parcels" in browser.get(here).content.decode()
+
+
+def test_views_of_the_inbox_have_a_page_of_their_own():
+    browser, inbox = client("operators"), reverse("approvals:inbox")
+    text = browser.get(f"{inbox}?claim=me").content.decode()
+    here = f"{reverse('views')}?page=approvals:inbox&query=show%3Dmine%26claim%3Dme"
+    assert here.replace("&", "&amp;") in text
+    text = browser.get(here).content.decode()
+    assert "You have saved none yet." in text and f'href="{inbox}?claim=me&amp;show=mine"' in text
+    save(browser, page="approvals:inbox", query="claim=me&show=mine", name="My own")
+    text = browser.get(here).content.decode()
+    assert "My own" in text and "Save these filters as" not in text
+
+
+def test_there_is_no_page_of_views_for_what_is_no_list():
+    assert client("support").get(f"{reverse('views')}?page=admin:index").status_code == 404

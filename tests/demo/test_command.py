@@ -15,6 +15,8 @@ from agentops import embedded
 from tests.harness.processes import Child, Processes, free_port
 from tests.harness.waiting import wait_until
 
+#: Seconds. Nine processes start, each of which loads Django, on a machine that may have other tests to run.
+READY_AFTER = 120
 STOPPED_AFTER = 30
 
 
@@ -31,7 +33,9 @@ class DemoProcess:
         child = self.command("--port", str(self.port))
         if ready:
             self.processes.wait_until(
-                lambda: "Ctrl-C" in self.output(child) or child.returncode is not None, 60, "the demo runs"
+                lambda: "Ctrl-C" in self.output(child) or child.returncode is not None,
+                READY_AFTER,
+                "the demo runs",
             )
             assert child.returncode is None, child.log()
         return child
@@ -66,6 +70,13 @@ class DemoProcess:
             evidence=lambda: "\n".join(self.left()),
         )
 
+    def end(self) -> None:
+        """Stop what a test that failed has left running, as Ctrl-C would: killed, nobody stops its database server."""
+        for child in self.processes.children:
+            if child.returncode is None:
+                child.terminate()
+                child.wait_ended(STOPPED_AFTER)
+
     def count(self, query: str) -> int:
         with psycopg.connect(embedded.PostgresServer(embedded.server_folder(self.data)).url()) as connection:
             row = connection.execute(query).fetchone()
@@ -87,6 +98,7 @@ def demo(tmp_path: Path) -> Iterator[DemoProcess]:
     process = DemoProcess(tmp_path)
     with process.processes:
         yield process
+        process.end()
     process.wait_gone()
 
 

@@ -23,14 +23,19 @@ WIDTHS = {"1280": (1280, 900), "390": (390, 844)}
 THEMES = ("light", "dark")
 #: Name of a picture: the page of the navigation that leads there, and its link.
 FIRSTS = {
-    "approval": ("inbox", "main a.item"),
+    "approval": ("inbox", "main a.item:not([href*='/items/'])"),
+    "item": ("inbox", "main a.item[href*='/items/']"),
     "run": ("runs", "main .runs .subject a"),
     "failure": ("failures", "main th[scope=row] a"),
     "bulk": ("bulks", "main th[scope=row] a, main .name a"),
-    "limit": ("limits", "main th[scope=row] a"),
+    "limit": ("limits", "main nav a[href*='workflow/']"),
     "policy": ("policies", "main th[scope=row] a"),
+    "person": ("people", "main th[scope=row] a"),
     "drain": ("workers", "main .act a"),
     "start-workflow": ("runs", "main .page-head a.primary"),
+    "audit-entry": ("audit", "main .acts a.whole"),
+    "audit-chain": ("audit", "main .page-head p a"),
+    "audit-export": ("audit", "main .page-head a.btn"),
 }
 #: Runs whose page and verbs are pictured, and where the first of them stands.
 OF_RUNS = {
@@ -38,8 +43,17 @@ OF_RUNS = {
     "attention": "/runs/?status=attention",
     "waiting": "/runs/?status=waiting",
 }
+#: Pages that a run's page leads to.
+OF_A_RUN = {
+    "attempt": "main .attempt a[href*='/attempts/']",
+    "operation": "main .ops th a",
+    "subject": "main .facts a[href*='subject=']",
+}
 FIXED = {
     "parts": "/look/",
+    "bulk-new": "/bulk/new/",
+    "views": "/views/?page=runs:list&query=status%3Dfailed",
+    "no-such-run": "/runs/?q=nothing+like+this",
     "password": "/password/",
     "error-403": "/look/error/403/",
     "error-404": "/look/error/404/",
@@ -141,6 +155,10 @@ def _linked(page: Page, url: str) -> Iterator[tuple[str, str]]:
         run = first.get_attribute("href") or "/"
         yield f"run-{kind}", run
         page.goto(urljoin(url, run))
+        for part, selector in OF_A_RUN.items():
+            link = page.locator(selector).first
+            if link.count():
+                yield f"run-{kind}-{part}", link.get_attribute("href") or "/"
         for verb in page.locator("main .run-head .btns a[href]").all():
             path = verb.get_attribute("href") or "/"
             yield f"run-{kind}-{path.strip('/').rpartition('/')[2]}", path

@@ -2,10 +2,11 @@
 
 import re
 
-import pytest
 from django.test import Client
 from playwright.sync_api import Page, Response, expect
 from pytest_django.live_server_helper import LiveServer
+
+from tests.e2e.accessibility import small_targets
 
 
 def _answers(page: Page) -> list[int]:
@@ -34,12 +35,12 @@ def test_the_policy_refuses_nothing_that_the_pages_need(
     assert complaints == []
 
 
-@pytest.mark.parametrize("width", [1280, 1000, 390, 320])
-def test_no_page_scrolls_sideways(width: int, signed_in: Page, live_server: LiveServer) -> None:
-    signed_in.set_viewport_size({"width": width, "height": 800})
+def test_no_page_scrolls_sideways(signed_in: Page, live_server: LiveServer) -> None:
     for path in ("/look/", "/password/", "/look/error/409/"):
         signed_in.goto(live_server.url + path)
-        assert signed_in.evaluate("document.documentElement.scrollWidth") == width, path
+        for width in (1280, 1000, 390, 320):
+            signed_in.set_viewport_size({"width": width, "height": 800})
+            assert signed_in.evaluate("document.documentElement.scrollWidth") == width, (path, width)
 
 
 def test_a_poll_leaves_half_typed_text_focus_and_opened_parts_alone(
@@ -190,10 +191,4 @@ def test_everything_that_can_be_pressed_is_at_least_24_pixels(
 ) -> None:
     signed_in.set_viewport_size({"width": 390, "height": 844})
     signed_in.goto(f"{live_server.url}/look/")
-    small = signed_in.evaluate(
-        """() => [...document.querySelectorAll("button, summary, input:not([type=hidden]), select, nav a, a.btn")]
-          .filter((e) => e.checkVisibility() && !e.closest(".choice"))
-          .map((e) => [e.outerHTML.slice(0, 80), e.getBoundingClientRect()])
-          .filter(([, box]) => box.height < 23.5 || box.width < 23.5).map(([html]) => html)"""
-    )
-    assert small == []
+    assert small_targets(signed_in) == []

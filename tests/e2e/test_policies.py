@@ -6,7 +6,6 @@ from typing import cast
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.test import Client
 from django.urls import reverse
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
@@ -18,6 +17,7 @@ from runs.services import start
 from runs.states import Status
 from tests import factories
 from tests.e2e.accessibility import violations
+from tests.e2e.conftest import sign_in
 from tests.harness.waiting import wait_until
 from tests.runs.engine.conftest import quick, running_worker
 from tests.runs.engine.flows import world
@@ -31,12 +31,8 @@ def desk(browser: Browser, live_server: LiveServer, transactional_db: None):
     contexts = []
 
     def sit(actor: Actor, width: int = 1280) -> Page:
-        client = Client()
-        client.force_login(cast(User, actor.user))
         context = browser.new_context(viewport={"width": width, "height": 900}, base_url=live_server.url)
-        context.add_cookies(
-            [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
-        )
+        sign_in(context, live_server.url, cast(User, actor.user))
         contexts.append(context)
         return context.new_page()
 

@@ -4,9 +4,11 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
+from agentops.models import SavedView
 from runs import clock
 from runs.models import Attempt, LogLine, Message
 from runs.models.operation import Kind, OpStatus
@@ -82,17 +84,33 @@ def test_pages_of_runs_break_no_rule_of_accessibility(
     assert complaints == []
 
 
-@pytest.mark.parametrize("width", [1280, 390, 320])
 def test_pages_of_runs_do_not_scroll_sideways(
-    width: int, signed_in: Page, live_server: LiveServer, addresses: dict[str, str]
+    signed_in: Page, live_server: LiveServer, addresses: dict[str, str]
 ) -> None:
-    signed_in.set_viewport_size({"width": width, "height": 800})
     wide = []
     for name, path in addresses.items():
         signed_in.goto(live_server.url + path)
-        if signed_in.evaluate("document.documentElement.scrollWidth") > width:
-            wide.append(name)
+        for width in (1280, 390, 320):
+            signed_in.set_viewport_size({"width": width, "height": 800})
+            if signed_in.evaluate("document.documentElement.scrollWidth") > width:
+                wide.append((name, width))
     assert wide == []
+
+
+def test_menus_open_within_the_page(signed_in: Page, live_server: LiveServer, mara: User) -> None:
+    factories.failed("KeyError", "no order 7")
+    SavedView.objects.create(user=mara, page="runs:list", name=LONG[:60], query="status=failed")
+    signed_in.set_viewport_size({"width": 320, "height": 800})
+    outside = []
+    for path in ("/runs/?status=failed", "/failures/", "/approvals/"):
+        signed_in.goto(live_server.url + path)
+        for menu in signed_in.locator("details.menu > summary").filter(visible=True).all():
+            menu.click()
+            box = signed_in.locator("details.menu[open] > .pop").bounding_box()
+            if box is None or box["x"] < 0 or box["x"] + box["width"] > 320:
+                outside.append((path, menu.inner_text(), box))
+            signed_in.keyboard.press("Escape")
+    assert outside == []
 
 
 def test_the_list_renews_itself(signed_in: Page, live_server: LiveServer) -> None:

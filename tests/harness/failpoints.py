@@ -58,7 +58,7 @@ class Pause:
         """Whether a process has come to the place."""
         return self._hit.exists()
 
-    def wait(self, timeout: float = 20) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Wait until a process has come to the place; returns its number. `timeout` in seconds."""
         wait_until(lambda: self.is_hit, timeout, f"a process comes to failpoint {self.name}")
         return int(self._hit.read_text())

@@ -28,6 +28,7 @@ from runs.engine.database import Database
 from runs.engine.execution import Execution
 from runs.engine.executor import Executor
 from runs.engine.lease import clock as lease_clock
+from runs.engine.limited import Places
 from runs.engine.worker import RunWorker
 from tests.model.flows import Provider, Request, world
 
@@ -133,7 +134,15 @@ class VirtualWorker(RunWorker):
         self.attempts: list[Attempt] = []
         self.dead = self.reaped = False
         self.database = stage.database
-        self.executor = Executor(self.snapshot, self._draining, None, None)  # type: ignore[arg-type]
+        # Never started: flows without limits leave no places, though other tests of this process declare limits.
+        self.places = Places(self.worker_id, self.database, lambda: self.snapshot.kept)
+        self.executor = Executor(
+            self.snapshot,
+            self._draining,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            places=self.places,
+        )
         self._next_retention = math.inf
         self._register(registry.capabilities())
         self.beat()

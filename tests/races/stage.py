@@ -24,6 +24,7 @@ from runs.engine import database, leases, statements
 from runs.engine.database import Database, connect_directly
 from runs.engine.executor import Executor
 from runs.engine.lease import clock as lease_clock
+from runs.engine.limited import Places
 from runs.engine.threads import Threads
 from runs.engine.worker import RunWorker
 from runs.lifecycle import Actor
@@ -60,7 +61,9 @@ class Hand(RunWorker):
     def __init__(self, stage: "Stage", slots: int = 100) -> None:
         super().__init__(worker_id=uuid.uuid4(), queues=[], slots=slots, stop=_Never())
         self.database, self.loop, self.blocking = stage.database, stage.loop, stage.blocking
-        self.executor = Executor(self.snapshot, lambda: False, stage.loop, stage.blocking)
+        # Never started: flows without limits leave no places, though other tests of this process declare limits.
+        self.places = Places(self.worker_id, self.database, lambda: self.snapshot.kept)
+        self.executor = Executor(self.snapshot, lambda: False, stage.loop, stage.blocking, places=self.places)
         self.capabilities = registry.capabilities()
         self._threads = stage.threads
         self._pipe, self._pipe_closed = threading.Lock(), False

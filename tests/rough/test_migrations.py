@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from django.contrib.postgres.operations import ValidateConstraint
 from django.db import connection
 from django.db.migrations import Migration, RunSQL
 from django.db.migrations.loader import MigrationLoader
@@ -62,7 +63,8 @@ SLOW = {
     r"ALTER COLUMN \S+ TYPE ": "add another column instead",
     r"ALTER COLUMN \S+ SET NOT NULL": "add a check constraint NOT VALID instead, and validate it",
     r"ADD COLUMN (?=.*\bNOT NULL\b)(?!.*\bDEFAULT\b)": "give it a db_default",
-    r"ADD COLUMN (?=.*DEFAULT .*\()": "its default must be a constant",
+    r"ADD COLUMN (?=.*DEFAULT (?:(?!CHECK).)*\()": "its default must be a constant",
+    r"ADD COLUMN (?=.*\bCHECK\b)": "every row is read for it: add the check NOT VALID, on its own",
     r"ADD COLUMN (?=.*\b(UNIQUE|REFERENCES|PRIMARY KEY)\b)": "an index or a key comes later, on its own",
     r"DROP COLUMN": "old workers still name it: drop it two versions later, and say so here",
     r"RENAME": "old workers still name it",
@@ -115,6 +117,7 @@ def test_no_migration_locks_a_large_table_for_long() -> None:
         ('ALTER TABLE "runs_run" ADD COLUMN "depth" smallint DEFAULT 0 NOT NULL', False),
         ('ALTER TABLE "runs_run" ADD COLUMN "at" timestamptz DEFAULT (clock_timestamp()) NOT NULL', True),
         ('ALTER TABLE "runs_run" ADD COLUMN "depth" smallint NOT NULL', True),
+        ('ALTER TABLE "runs_run" ADD COLUMN "depth" integer NULL CHECK ("depth" >= 0)', True),
         ('ALTER TABLE "runs_run" ADD COLUMN "parent_id" uuid NULL', False),
         ('ALTER TABLE "runs_run" ADD COLUMN "parent_id" uuid NULL REFERENCES "runs_run" ("id")', True),
     ],
@@ -123,12 +126,16 @@ def test_the_look_at_migrations_finds_what_locks_for_long(statement: str, fault:
     assert bool(faults_of([statement])) is fault
 
 
+#: Operations that find what they have done when they are run again.
+AGAIN = (AddIndexOnline, AddUniqueOnline, RemoveIndexOnline, ValidateConstraint)
+
+
 @pytest.mark.django_db
 def test_a_migration_that_is_not_atomic_can_be_run_again_after_it_was_cut() -> None:
     for migration in later_migrations():
         if not migration.atomic:
             for operation in migration.operations:
-                again = isinstance(operation, (AddIndexOnline, AddUniqueOnline, RemoveIndexOnline)) or (
+                again = isinstance(operation, AGAIN) or (
                     isinstance(operation, RunSQL) and "VALIDATE CONSTRAINT" in str(operation.sql)
                 )
                 assert again, f"{migration}: {operation.describe()}"

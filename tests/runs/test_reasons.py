@@ -86,6 +86,14 @@ def test_for_want_of_a_capable_worker_it_says_what_is_needed_and_what_workers_ha
     )
 
 
+def test_what_workers_have_is_said_with_what_they_call_their_code():
+    for code in ("shop 1.1", "shop 1.0", ""):
+        factories.worker(capabilities=["parcel@2/ship"], code_version=code)
+    run = factories.run(held_by=Hold.NO_CAPABLE_WORKER, version=3, step="ship")
+    told = reasons.why_not_moving(run)
+    assert "(known workers have version 2, in code shop 1.0, shop 1.1)" in told
+
+
 def test_a_waiting_run_names_what_it_waits_for():
     run = factories.run(Status.WAITING)
     until = clock.now() + timedelta(minutes=5)

@@ -32,6 +32,7 @@ from runs.models import (
     AuditHead,
     Bulk,
     BulkItem,
+    ChainCheck,
     Clock,
     FailureGroup,
     Grant,
@@ -411,6 +412,17 @@ def granted_twice(make: Callable[[], dict[str, Any]]) -> Callable[[], object]:
 
 BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ("audit_head_one_row", lambda: AuditHead.objects.create(id=2, seq=0, head=b"")),
+    ("chain_check_ended_iff_over", lambda: ChainCheck.objects.create(begun_by="ada", state="sound")),
+    ("chain_check_ended_iff_over", lambda: ChainCheck.objects.create(begun_by="ada", ended_at=clock.now())),
+    ("chain_check_broken_iff_said", lambda: ChainCheck.objects.create(begun_by="ada", said="it is broken")),
+    (
+        "chain_check_broken_iff_said",
+        lambda: ChainCheck.objects.create(begun_by="ada", state="broken", ended_at=clock.now()),
+    ),
+    (
+        "chain_check_one_at_work",
+        lambda: ChainCheck.objects.bulk_create([ChainCheck(begun_by="ada"), ChainCheck(begun_by="bea")]),
+    ),
     ("grant_user_or_group", granted(user=None)),
     ("grant_user_or_group", lambda: granted(group=Group.objects.create(name="both"))()),
     ("grant_capability_known", granted(capability="rule")),
@@ -507,6 +519,9 @@ BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ("limit_tokens_not_negative", limit(tokens=-1)),
     ("bulk_status_known", lambda: bulk(status="dancing")),
     ("bulk_verb_known", lambda: bulk(verb="dance")),
+    ("bulk_priority_of_its_verb", lambda: bulk(verb="prioritise")),
+    ("bulk_priority_of_its_verb", lambda: bulk(verb="prioritise", priority=10)),
+    ("bulk_priority_of_its_verb", lambda: bulk(priority=1)),
     ("bulk_says_why", lambda: bulk(reason="")),
     ("bulk_says_why", lambda: bulk(name="")),
     ("bulk_paused_from_somewhere", lambda: bulk(status="paused")),
@@ -535,6 +550,7 @@ BAD_ROWS: list[tuple[str, Callable[[], object]]] = [
     ),
     ("approval_decided_iff_closed", change(Approval, factories.approval, state="approved")),
     ("approval_decided_iff_closed", change(Approval, factories.approval, decided_at="2030-01-01T00:00:00Z")),
+    ("approval_asked_not_negative", change(Approval, factories.approval, asked=-1)),
     ("approval_version_once", twice(lambda: version(1))),
     ("vote_once_per_version", twice(lambda: vote("approve"))),
     ("vote_verdict_known", lambda: vote("perhaps")),

@@ -22,6 +22,7 @@ from tests import factories
 pytestmark = pytest.mark.django_db
 
 DEEP = 100_000
+# What is too much work is told by the seconds of this process's CPU: those of a clock depend on what else the machine does.
 
 
 def signed(body: bytes, **headers: str) -> tuple[int, str]:
@@ -71,10 +72,10 @@ def test_a_compressed_body_is_refused_and_not_unpacked(encoding: str) -> None:
     ],
 )
 def test_what_no_parser_should_follow_down_is_400(body: bytes, says: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     status, error = signed(body)
     assert status == 400 and says in error and len(error) < 300
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert not Signal.objects.exists()
 
 
@@ -89,11 +90,11 @@ def test_a_deep_and_large_value_is_kept_and_shown_within_seconds(console: Client
     deep = nested(codec.MAX_DEPTH - 10, "x" * 1_000_000)
     body = json.dumps({"type": "paid", "data": {"run_id": str(run.pk), "deep": deep}}).encode()
     assert signed(body)[0] == 200
-    began = time.monotonic()
+    began = time.process_time()
     response = console.get(f"/runs/{run.pk}/", {"part": "signals"})
     assert response.status_code == 200 and b"paid" in response.content
     assert len(response.content) < 1_000_000
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_deep_and_large_value_is_kept_and_shown_within_seconds(console: Client
 def test_a_number_that_is_short_to_write_and_long_to_hold_is_told_at_once(
     number: str, console: Client
 ) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     approval = factories.approval(
         name="ask", schema={"type": "object", "properties": {"n": {"type": "number"}}}, arguments={"n": 1}
     )
@@ -114,7 +115,7 @@ def test_a_number_that_is_short_to_write_and_long_to_hold_is_told_at_once(
     assert started.status_code in (302, 422)
     for page in ("/runs/", f"/approvals/{approval.pk}/", "/approvals/"):
         assert console.get(page).status_code == 200
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_json_field_follows_no_depth_down(console: Client) -> None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
 
 from agentops.models import SavedView
-from approvals.models import Approval, Request
+from agentops.people.services import links
+from approvals.models import Answer, Approval, Comment, ItemKind, Question, Request
 from runs import clock, codec
 from runs.diagnosis import failures
 from runs.models import (
@@ -22,6 +26,7 @@ from runs.models import (
     BulkItem,
     Evidence,
     FailureGroup,
+    Grant,
     LogLine,
     Message,
     Operation,
@@ -80,6 +85,10 @@ class World:
     request: Request
     bulk: Bulk
     view: SavedView
+    grant: Grant
+    decided: Approval
+    retrying: Run
+    over: Request
 
     def url(self, name: str, **changes: Any) -> str:
         """The address of a page as it is for this world."""
@@ -106,6 +115,11 @@ class World:
             "fingerprint": Run.objects.values_list("fingerprint", flat=True).get(pk=self.run.pk),
             "bulk_id": self.bulk.pk,
             "view_id": self.view.pk,
+            "user_id": self.grant.user_id,
+            "group_id": Group.objects.order_by("-pk")[0].pk,
+            "grant_id": self.grant.pk,
+            "uidb64": urlsafe_base64_encode(force_bytes(self.grant.user_id)),
+            "token": links.make_token(User.objects.get(grants=self.grant)),
             "evidence_id": Evidence.objects.filter(operation_id=self.effect.pk)
             .values_list("pk", flat=True)
             .get(),
@@ -131,7 +145,9 @@ class World:
         arguments |= of_state.get(name, {}) | changes
         missing = set(PLACES[name].parameters) - set(arguments)
         assert not missing, f"say in tests/security/world.py what {missing} of {name} is"
-        return reverse(name, kwargs={each: arguments[each] for each in PLACES[name].parameters})
+        # This one page names what it shows behind the question mark.
+        of_these = f"?id={self.approval.pk}" if name == "approvals:together" else ""
+        return reverse(name, kwargs={each: arguments[each] for each in PLACES[name].parameters}) + of_these
 
     def pages(self) -> dict[str, str]:
         """The address of every page."""
@@ -197,6 +213,67 @@ def world(text: str = "plain", payload: str | None = None) -> World:
         asked,
         _bulk(text, failed),
         view,
+        _grant(text),
+        _said(text, approval, doubt.run),
+        _retrying(text),
+        factories.request(
+            title=text or "asked",
+            reason=text,
+            state="refused",
+            in_favour=1,
+            closed_by=text or "ada",
+            closed_at=clock.now(),
+            outcome=text,
+        ),
+    )
+
+
+def _said(text: str, approval: Approval, doubtful: Run) -> Approval:
+    """What people say of an approval and of an effect in doubt, what the agent answers, and an approval that was rejected."""
+    factories.vote(approval, reason=text)
+    for kind, item, run_id in (
+        (ItemKind.APPROVAL, approval.pk, approval.run_id),
+        (ItemKind.DOUBT, doubtful.pk, doubtful.pk),
+    ):
+        Comment.objects.create(kind=kind, item_id=item, run_id=run_id, text=text or "-", by=text)
+    question = Question.objects.create(
+        approval=approval, run_id=approval.run_id, number=1, version=1, text=text or "-", by=text
+    )
+    Answer.objects.create(question=question, run_id=approval.run_id, text=text, outcome="answered")
+    Approval.objects.filter(pk=approval.pk).update(asked=1)
+    decided = factories.approval(title=text or "asked")
+    Approval.objects.filter(pk=decided.pk).update(
+        state=Approval.State.REJECTED, decided_at=clock.now(), decided_by=text or "ada", reason=text
+    )
+    return decided
+
+
+def _retrying(text: str) -> Run:
+    """A run that backs off: its step has failed, and so has a tool."""
+    made = factories.run(Status.RETRYING, subject=text)
+    factories.attempt(made, error_type=text, error=text)
+    factories.operation(made, status=OpStatus.RETRY, name=text, error_type=text, error=text, tries=1)
+    return made
+
+
+def _grant(text: str) -> Grant:
+    """A person in a group, whose names and grants are `text`."""
+    person = factories.user(first_name=text[:150], last_name=text[:150])
+    group = Group.objects.create(name=text[:150] or "group")
+    person.groups.add(group)
+    Grant.objects.create(
+        group=group, capability="view", scope="workflow", name=text or "parcel", granted_by=text
+    )
+    AuditEvent.objects.create(
+        kind="capability_granted",
+        target=f"person {person.username}",
+        actor=text,
+        reason=text,
+        old={"grants": []},
+        new={"grants": [text]},
+    )
+    return Grant.objects.create(
+        user=person, capability="view", scope="subject", name=text or "order ", granted_by=text
     )
 
 

@@ -12,10 +12,14 @@ from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
 
+from agentops.benchmark import workflows
 from agentops.benchmark.bench import Bench
 from agentops.benchmark.figures import Figures, percentile
 from agentops.benchmark.fill import fill
-from runs.models import Run
+from agentops.benchmark.used import use
+from approvals.inbox.listing import together_url
+from approvals.models import Approval
+from runs.models import Bulk, FailureGroup, Run
 from runs.states import Status
 
 #: Attempts of the run whose page is asked for.
@@ -35,7 +39,9 @@ class Asked:
 
 def measure(bench: Bench) -> Figures:
     with emptied(bench):
-        fill(bench.size.many)
+        # Ten attempts for each run: five of each of the two visits that are over, and the last one.
+        fill(bench.size.many, tries=5)
+        use()
         asked = ask(long_run(min(ATTEMPTS, bench.size.many)), bench.size.asks)
     figures: Figures = {"W10.runs": bench.size.many}
     for group in ("list", "search", "run", "other"):
@@ -54,7 +60,10 @@ def emptied(bench: Bench) -> Iterator[None]:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE runs_run, runs_attempt, runs_operation, runs_event, runs_worker CASCADE")
+            cursor.execute(
+                "TRUNCATE runs_run, runs_attempt, runs_operation, runs_event, runs_worker, runs_failure_group,"
+                " runs_failure_tally, runs_bulk, runs_audit_event CASCADE"
+            )
 
 
 def long_run(attempts: int) -> uuid.UUID:
@@ -154,17 +163,48 @@ def _pages(long: uuid.UUID) -> dict[str, tuple[str, dict[str, str]]]:
         "run earlier": f"/runs/{long}/?before=3500.1",
         "run attempt": f"/runs/{long}/attempts/3500/1/" if _has_attempt(long) else f"/runs/{long}/",
         "list reason": "/runs/?reason=signal",
+        "list reason approval": "/runs/?reason=approval",
         "other overview": "/",
         "other limits": "/limits/",
         "other workers": "/workers/",
         "other inbox": "/approvals/",
+        "other inbox approvals": "/approvals/?kind=approval",
+        "other inbox dead letters": "/approvals/?kind=dead",
         "other decided": "/approvals/?show=decided",
+        "other subject": "/runs/subjects/?subject=order+77",
+        "other failures": "/failures/",
+        "other failures handled": "/failures/?state=handled",
+        "other bulks": "/bulk/",
+        "other limit": f"/limits/workflow/{workflows.ten.name}/",
+        "other policies": "/policies/",
+        "other requests": "/requests/",
     }
+    pages |= _of_one(long)
     parts = {f"run {part}": f"/runs/{long}/?part={part}" for part in ("messages", "logs", "values", "events")}
     found: dict[str, tuple[str, dict[str, str]]] = {
         name: (path, {}) for name, path in (pages | parts).items()
     }
     return found | {"list poll": ("/runs/", poll), "run poll": (f"/runs/{long}/", poll)}
+
+
+def _of_one(long: uuid.UUID) -> dict[str, str]:
+    """Pages of one thing each, of those that belong to most."""
+    found = {}
+    if approvals := list(
+        Approval.objects.filter(state=Approval.State.OPEN).values_list("pk", flat=True)[:50]
+    ):
+        found["other approval"] = f"/approvals/{approvals[0]}/"
+        found["other approvals together"] = together_url(approvals)
+    if (bulk := Bulk.objects.first()) is not None:
+        found |= {"other bulk": f"/bulk/{bulk.pk}/"}
+    if (group := FailureGroup.objects.filter(sort=FailureGroup.Sort.FAILURE).first()) is not None:
+        found["other failure"] = f"/failures/{group.pk}/"
+    if (failed := Run.objects.filter(status=Status.FAILED).order_by("-id").first()) is not None:
+        found |= {
+            f"other {verb} a failed run": f"/runs/{failed.pk}/{verb}/"
+            for verb in ("retry", "fork", "compare")
+        }
+    return found | {f"run {verb}": f"/runs/{long}/{verb}/" for verb in ("cancel", "force-resume")}
 
 
 def _has_attempt(run: uuid.UUID) -> bool:

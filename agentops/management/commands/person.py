@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
+from agentops.people.services import release_claims
 from runs.management.acting import COMMAND_LINE
 from runs.models import AuditEvent
 
@@ -81,6 +82,8 @@ class Command(BaseCommand):
         if active is not None:
             person.is_active = active
         person.save()
+        if active is False:
+            release_claims(COMMAND_LINE, person, "")
         if groups is not None:
             person.groups.set(groups)
         AuditEvent.objects.create(

@@ -183,8 +183,9 @@
   });
 
   // ---- Keys: / goes to the search, Escape closes a menu. ----
+  const WRITTEN_IN = "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]";
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    const typing = event.target.closest?.(WRITTEN_IN);
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
       const search = [...document.querySelectorAll("[data-search]")].find((input) => input.checkVisibility());
       if (search) {
@@ -214,7 +215,7 @@
   document.addEventListener("keydown", (event) => {
     const { target, key } = event;
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.isComposing;
-    if (target.closest?.("input, textarea, select, [contenteditable]")) {
+    if (target.closest?.(WRITTEN_IN)) {
       if (key === "Escape") {
         writes(null);
         target.blur();
@@ -246,6 +247,41 @@
   });
   document.addEventListener("focusout", () => writes(null));
 
+  // ---- What is chosen in the inbox (x) stays chosen while one goes from item to item in this tab, until it is decided. ----
+  const CHOSEN = "chosen";
+  const chosen = () => new Set(JSON.parse(sessionStorage.getItem(CHOSEN) ?? "[]"));
+  const choose = (ids) => sessionStorage.setItem(CHOSEN, JSON.stringify([...ids]));
+  const boxes = () => document.querySelectorAll('.inbox-list input[name="id"]');
+
+  function showChosen() {
+    if (document.querySelector("[data-ticks-used]")) choose([]);
+    const bar = document.querySelector(".tick-bar");
+    if (!bar) return;
+    const ids = chosen();
+    for (const box of boxes()) box.checked = ids.delete(box.value);
+    // What stands on another page of the list goes with the form unseen.
+    for (const id of ids) {
+      const box = Object.assign(document.createElement("input"), { type: "checkbox", name: "id", value: id, checked: true });
+      box.className = "elsewhere";
+      box.tabIndex = -1;
+      box.setAttribute("aria-hidden", "true");
+      bar.append(box);
+    }
+  }
+  document.addEventListener("change", ({ target }) => {
+    if (!target.matches('.inbox-list input[name="id"]')) return;
+    const ids = chosen();
+    if (target.checked) ids.add(target.value);
+    else ids.delete(target.value);
+    choose(ids);
+  });
+  document.addEventListener("reset", ({ target }) => {
+    if (!target.querySelector(".tick-bar")) return;
+    choose([]);
+    for (const box of target.querySelectorAll(".elsewhere")) box.remove();
+  });
+  document.addEventListener("htmx:after:swap", showChosen);
+
   // ---- The title says how much waits, also while the list is renewed. ----
   function countInTitle() {
     const list = document.querySelector("[data-waiting]");
@@ -264,10 +300,12 @@
   });
   addEventListener("pageshow", (event) => {
     for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
+    showChosen();
     if (event.persisted && !paused()) pollNow();
   });
 
   renewTimes();
   showLive();
+  showChosen();
   focusResult(document);
 })();

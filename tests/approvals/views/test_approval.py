@@ -12,7 +12,7 @@ from django.urls import reverse
 from agentops.look.samples import HOSTILE
 from approvals import services
 from approvals.models import Approval
-from approvals.policies import effective
+from approvals.policies import declared
 from runs import clock, codec
 from runs import services as run_services
 from runs.lifecycle import Actor
@@ -21,9 +21,9 @@ from tests.approvals.views.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
-effective.policy("page_two", votes=2, time_limit=timedelta(hours=1), escalate_to=["support"])
-effective.policy("page_fails", on_expiry="fail")
-effective.policy("page_admins", groups=["admins"])
+declared.policy("page_two", votes=2, time_limit=timedelta(hours=1), escalate_to=["support"])
+declared.policy("page_fails", on_expiry="fail")
+declared.policy("page_admins", groups=["admins"])
 
 
 def url(approval: Approval) -> str:

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from approvals import services
 from approvals.models import Approval, Vote
-from approvals.policies import effective
+from approvals.policies import declared
 from runs import services as run_services
 from runs.models import Event
 from runs.models.run import new_id
@@ -21,9 +21,9 @@ from tests.approvals.views.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
-effective.policy("verdict_two", votes=2)
-effective.policy("verdict_admins", groups=["admins"])
-effective.policy("verdict_starter", exclude_starter=True)
+declared.policy("verdict_two", votes=2)
+declared.policy("verdict_admins", groups=["admins"])
+declared.policy("verdict_starter", exclude_starter=True)
 
 
 def send(client: Client, approval: Approval, verdict: str = "approve", **changes: Any) -> HttpResponse:

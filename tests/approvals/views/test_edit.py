@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from approvals import services, waits
 from approvals.models import Approval, ApprovalVersion
-from approvals.policies import effective
+from approvals.policies import declared
 from runs import codec
 from runs.states import Status
 from tests import factories
@@ -21,7 +21,7 @@ from tests.approvals.views.conftest import SignIn
 
 pytestmark = pytest.mark.django_db
 
-effective.policy("edit_two", votes=2)
+declared.policy("edit_two", votes=2)
 
 QUESTION = {
     "type": "object",

@@ -8,9 +8,10 @@ from django.test import Client
 from django.urls import reverse
 
 from agentops.look.samples import HOSTILE
-from approvals import selectors, services
+from approvals import services
+from approvals.inbox import navigation
 from approvals.models import Approval
-from approvals.policies import effective
+from approvals.policies import declared
 from runs import clock
 from runs.states import Status
 from tests import factories
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.django_db
 INBOX = reverse("approvals:inbox")
 LIST = reverse("approvals:list")
 
-effective.policy("view_admins", groups=["admins"])
-effective.policy("view_two", votes=2)
+declared.policy("view_admins", groups=["admins"])
+declared.policy("view_two", votes=2)
 
 
 def due_in(approval: Approval, **delta: float) -> None:
@@ -157,24 +158,26 @@ def counts(html: str) -> dict[str, tuple[str, str]]:
     return {entry: (title, number) for entry, title, number in found if number}
 
 
-def test_the_navigation_counts_what_waits_for_this_person(olga: Client, sign_in: SignIn) -> None:
+def test_the_navigation_counts_all_that_the_inbox_shows(olga: Client, sign_in: SignIn) -> None:
     assert counts(olga.get(INBOX).content.decode()) == {}
     for _ in range(2):
         factories.approval()
     factories.approval(policy="view_admins")
+    factories.doubt()
     factories.run(Status.ATTENTION)
-    told = counts(olga.get(INBOX).content.decode())
-    assert told == {
-        "Inbox": ("Open approvals that you may decide", "2"),
-        "Runs": ("Runs that need attention", "1"),
-    }
-    assert "Inbox" not in counts(sign_in(factories.support()).get("/runs/").content.decode())
+    factories.run(Status.FAILED)
+    html = olga.get(INBOX).content.decode()
+    title = "Things in the inbox that you may act on"
+    assert counts(html) == {"Inbox": (title, "3"), "Runs": ("Runs that need attention", "2")}
+    assert "<title>(3) " in html
+    assert counts(sign_in(factories.support()).get(INBOX).content.decode())["Inbox"] == (title, "3")
+    assert counts(sign_in(factories.admin()).get("/runs/").content.decode())["Inbox"] == (title, "6")
 
 
 def test_the_navigation_counts_no_further_than_its_limit(
     olga: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selectors, "NAVIGATION_LIMIT", 2)
+    monkeypatch.setattr(navigation, "LIMIT", 2)
     for _ in range(4):
         factories.run(Status.ATTENTION)
     assert counts(olga.get(INBOX).content.decode())["Runs"][1] == "2+"
@@ -184,5 +187,5 @@ def test_a_polled_part_does_not_count_for_a_navigation_that_it_does_not_show(
     olga: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factories.approval()
-    monkeypatch.delattr(selectors, "waiting")
+    monkeypatch.delattr(navigation, "waiting")
     assert olga.get(LIST).status_code == 200

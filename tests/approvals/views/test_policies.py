@@ -8,13 +8,13 @@ from django.test import Client
 from django.urls import reverse
 
 from approvals.models import Approval, Policy
-from approvals.policies import effective, verbs
+from approvals.policies import declared, verbs
 from tests import factories
 from tests.people import SignIn
 
 pytestmark = pytest.mark.django_db
 
-effective.policy("page.data", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
+declared.policy("page.data", groups=["operators"], when=lambda arguments: arguments["amount"] > 10)
 
 TOOL = ["tool", "book_courier"]
 

@@ -1,6 +1,7 @@
 """Pages of requests, and signing in again."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -154,6 +155,18 @@ def test_an_approval_can_want_a_young_sign_in_too(olga):
     assert "typed with care" in olga.get(page).content.decode()
     olga.post(url, sent)
     assert Approval.objects.get().state == "approved"
+
+
+def test_a_request_without_a_limit_has_a_target_as_other_items_have(ada):
+    made = factories.request(expires_at=None)
+    pages = [reverse("requests:list"), reverse("requests:request", args=[made.pk])]
+    texts = [ada.get(page).content.decode() for page in pages]
+    assert "target, asked" in texts[0] and "past" not in texts[0]
+    assert "No time limit, target" in texts[1]
+    clock.shift(timedelta(hours=4, seconds=1))
+    texts = [ada.get(page).content.decode() for page in pages]
+    assert "1 of them past its target" in texts[0] and "past its target, asked" in texts[0]
+    assert "Past its target since" in texts[1] and 'class="late"' in texts[1]
 
 
 def test_signing_in_again_leads_to_this_site_only_and_is_for_who_is_signed_in(olga):

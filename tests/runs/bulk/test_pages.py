@@ -13,6 +13,7 @@ from agentops.look.samples import HOSTILE
 from runs import clock
 from runs.lifecycle import Actor
 from runs.models import Bulk, BulkItem, Event
+from runs.models.run import new_id
 from runs.services import bulk
 from runs.states import Status
 from tests import factories
@@ -59,6 +60,17 @@ def test_an_address_is_a_filter_and_shows_how_many_match(browser: Client) -> Non
     assert "Retry 12 runs" in html
     assert "<bdi>order 11</bdi>" in html and "<bdi>order 1</bdi>" not in html
     assert "Step <b><bdi>pack</bdi></b>" in html
+
+
+def test_a_change_of_priority_asks_for_the_new_one(browser: Client) -> None:
+    factories.run(Status.QUEUED)
+    html = browser.get(f"{NEW}?verb=prioritise").content.decode()
+    assert "Change the priority of 1 run" in html and 'name="priority"' in html
+    assert 'name="priority"' not in browser.get(f"{NEW}?verb=cancel").content.decode()
+    sent = {"verb": "prioritise", "bulk_id": str(new_id()), "name": "VIP", "reason": "Promised"}
+    assert browser.post(NEW, sent).status_code == 422
+    html = browser.post(NEW, sent | {"priority": "9"}, follow=True).content.decode()
+    assert Bulk.objects.get().priority == 9 and "New priority" in html
 
 
 def test_the_address_without_its_last_slash_leads_there_with_its_filter(browser: Client) -> None:
@@ -248,7 +260,12 @@ def test_a_run_that_the_viewer_may_not_see_is_a_line_without_content(sam: Actor,
     Grant.objects.create(
         user_id=viewer.id, capability=Grant.Capability.VIEW, scope=Grant.Scope.WORKFLOW, name="mine"
     )
-    html = sign_in(viewer).get(at("bulk", of)).content.decode()
+    browser = sign_in(viewer)
+    assert browser.get(at("bulk", of)).status_code == 404
+    assert of.name not in browser.get(LIST).content.decode()
+    # One of their own, made while they saw more.
+    Bulk.objects.filter(pk=of.pk).update(started_by=viewer.id)
+    html = browser.get(at("bulk", of)).content.decode()
     assert str(theirs.pk) in html
     assert str(other.pk) not in html and "secret" not in html
     assert html.count("a run that you may not see") == 1
@@ -267,8 +284,8 @@ def test_someone_who_may_retry_a_part_chooses_from_that_part(sam: Actor, sign_in
     assert "Retry 1 run" in browser.get(NEW).content.decode()
     of = ready(person)
     assert (of.total, BulkItem.objects.get(bulk=of).place) == (1, 1)
-    # A bulk of somebody else, over runs that are not theirs, they can only look at.
-    assert send(browser, at("bulk_stop", ready(sam))).status_code == 403
+    # A bulk of somebody else over runs that are not theirs is none of their business.
+    assert send(browser, at("bulk_stop", ready(sam))).status_code == 404
 
 
 # --- how ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 
 from runs import clock, services
 from runs.bulk.selection import Filter
+from runs.errors import Invalid
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, Bulk, BulkItem, Event, Run
 from runs.models.operation import Kind, OpStatus
@@ -353,3 +354,33 @@ def test_a_second_worker_leaves_it_to_the_first(transactional_db: None) -> None:
         other.start()
         other.join(10)
     assert pauses == [bulk_work.BUSY_PAUSE]
+
+
+# --- priority ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_match_are_given_another_priority_and_each_says_so_in_its_history() -> None:
+    sam = factories.support("sam")
+    runs = [factories.run(Status.QUEUED) for _ in range(3)]
+    there = factories.run(Status.WAITING, priority=8)
+    busy = factories.run(Status.RUNNING)
+    of = work(bulk.create_bulk(sam, "prioritise", Filter(), name="VIP", reason="Promised", priority=8).bulk)
+    assert (of.status, of.total, of.out) == (
+        "ready",
+        4,
+        1,
+    )  # one has it already; what is executed is not looked for
+    bulk.start_bulk(sam, of.pk)
+    of = work(of, minutes=5)
+    assert (of.status, of.done) == ("done", 3)
+    assert {run.priority for run in Run.objects.filter(pk__in=[run.pk for run in runs])} == {8}
+    assert Run.objects.get(pk=busy.pk).priority == 0
+    reasons = Event.objects.filter(run_id=runs[0].pk, kind="prioritised").values_list("reason", flat=True)
+    assert list(reasons) == ["VIP: Promised"]
+    assert not Event.objects.filter(run_id=there.pk, kind="prioritised").exists()
+
+
+@pytest.mark.parametrize(("verb", "priority"), [("prioritise", None), ("prioritise", 10), ("retry", 3)])
+def test_a_priority_belongs_to_its_verb(verb: str, priority: int | None) -> None:
+    with pytest.raises(Invalid, match="from 0 to 9"):
+        bulk.create_bulk(factories.support(), verb, Filter(), name="a", reason="b", priority=priority)

@@ -9,7 +9,7 @@ from pytest_django import Settings
 
 from approvals import doctor
 from approvals.models import Approval, ApprovalVersion
-from approvals.policies.effective import policy
+from approvals.policies import policy
 from approvals.services import decide
 from runs import clock, codec
 from runs.doctor import Finding

@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from runs import clock, doctor, lifecycle
 from runs.engine.execution import attempt_digest
 from runs.kin import families
-from runs.models import Attempt, AuditEvent, Message, Policy, Run, Signal
+from runs.models import Attempt, AuditEvent, Bulk, BulkItem, Message, Policy, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.models.run import new_id
 from runs.services import retry
@@ -513,6 +514,39 @@ def test_sql_makes_the_digest_of_an_attempt_as_python_does(db: None, text: str):
     with connection.cursor() as cursor:
         cursor.execute("SELECT " + doctor.ATTEMPT_DIGEST + " FROM runs_attempt a")
         assert cursor.fetchone()[0] == expected
+
+
+# --- bulks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["out", "done", "refused", "skipped", "completed"])
+@pytest.mark.parametrize("by", [1, -1])
+def test_a_bulk_whose_numbers_are_not_those_of_its_items_is_found(look: Look, column: str, by: int):
+    made = bulk_of("out", "done", "done", "refused", "skipped", "waiting")
+    Bulk.objects.filter(pk=made.pk).update(out=1, done=2, refused=1, skipped=1, completed=1)
+    BulkItem.objects.filter(bulk=made, place=2).update(ended="completed")
+    assert look(doctor.bulk_miscounted) == []
+    Bulk.objects.filter(pk=made.pk).update(**{column: F(column) + by})
+    assert str(made.pk) in one(look(doctor.bulk_miscounted))
+
+
+def test_items_that_went_with_their_runs_may_be_missing_from_a_bulk_but_none_may_be_too_many(look: Look):
+    made = bulk_of("done", "done", "refused")
+    Bulk.objects.filter(pk=made.pk).update(done=2, refused=1)
+    BulkItem.objects.filter(bulk=made, place=1).delete()
+    assert look(doctor.bulk_miscounted) == []
+    Bulk.objects.filter(pk=made.pk).update(refused=0)
+    assert str(made.pk) in one(look(doctor.bulk_miscounted))
+
+
+def bulk_of(*states: str) -> Bulk:
+    made = Bulk.objects.create(name="some", reason="why", verb="retry", filter={}, total=len(states))
+    for place, state in enumerate(states, start=1):
+        at = None if state in ("waiting", "out") else clock.now()
+        BulkItem.objects.create(
+            bulk=made, place=place, run_id=uuid.uuid4(), seen_version=1, state=state, at=at
+        )
+    return made
 
 
 # --- policies ------------------------------------------------------------------------------------------------------------

@@ -179,6 +179,7 @@ def test_a_raised_limit_frees_what_it_held_at_once(worker):
     crowd.gate.clear()
     runs = begin("l_plain", 4)
     wait_until(lambda: Run.objects.filter(held_by=Hold.CONCURRENCY).count() == 3, 15, "three are held")
+    wait_until(lambda: crowd.now["enter"], 15, "the fourth has begun")
     assert crowd.now["enter"] == 1
     set_limits(factories.admin("bea"), "workflow", "l_plain", concurrency=3)
     wait_until(lambda: crowd.now["enter"] == 3, 15, "two more have begun")

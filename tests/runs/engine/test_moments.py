@@ -206,6 +206,8 @@ def test_an_idempotent_effect_is_sent_again_under_the_same_key_and_a_new_intent(
     left.refresh_from_db()
     assert world.keys == [str(left.provider_key)]
     assert (left.intent_epoch, left.intent_worker_id, left.earlier_send_open) == (2, sender, True)
+    (earlier,) = left.earlier_sends or []
+    assert (earlier["epoch"], earlier["key"], earlier["answered"]) == (1, str(left.provider_key), False)
 
 
 @pytest.mark.parametrize("ago", [timedelta(hours=2), timedelta(hours=1, seconds=-5)])

@@ -81,6 +81,11 @@ def test_a_definite_failure_is_tried_again_without_holding_a_worker(tool: str) -
     run = until(begin("t_effect", 5, tool))
     assert (run.status, run.result, world.ledger[tool]) == ("completed", f"{tool}-1", 1)
     assert outcomes(run) == ["suspended", "suspended", "succeeded"]
+    sent = Operation.objects.get(run=run).earlier_sends or []
+    assert [(one["attempt"], one["answered"], one["error"]) for one in sent] == [
+        (1, True, "busy"),
+        (2, True, "busy"),
+    ]
 
 
 def test_a_tool_that_exhausts_its_retries_ends_the_run_without_spending_the_steps() -> None:

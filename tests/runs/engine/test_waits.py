@@ -211,7 +211,7 @@ def test_a_paused_workflow_parks_its_runs_and_resumes_them() -> None:
     admin = factories.admin()
     pause_workflow(admin, "t_hello", seen_revision=0, reason="incident")
     run = begin("t_hello", 1)
-    wait_until(lambda: Run.objects.get(pk=run.pk).held_by == "paused", 5, "the run is parked")
+    wait_until(lambda: Run.objects.get(pk=run.pk).held_by == "paused", 60, "the run is parked")
     resume_workflow(admin, "t_hello", seen_revision=1, reason="over")
     assert until(run).status == "completed"
 

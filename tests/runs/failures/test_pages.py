@@ -8,9 +8,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from runs import lifecycle, services
+from runs import clock, lifecycle, services
 from runs.diagnosis import failures
-from runs.models import Attempt, AuditEvent, FailureGroup, Grant, Run
+from runs.models import Attempt, AuditEvent, FailureGroup, Grant, Run, Worker
 from runs.models.run import new_id
 from runs.services import failures as verbs
 from runs.states import Outcome, Status
@@ -207,6 +207,27 @@ def test_pages_cost_a_fixed_number_of_queries(support):
         with CaptureQueriesContext(connection) as asked:
             assert support.get(address).status_code == 200
         assert len(asked) <= 12, (address, [query["sql"][:80] for query in asked])
+
+
+def test_a_group_says_which_code_failed_and_what_live_workers_have(support):
+    run = factories.failed(workflow="parcel")
+    of_run = Worker.objects.filter(pk__in=Attempt.objects.filter(run_id=run.pk).values("worker_id"))
+    assert of_run.update(code_version="shop 1.0", closed_at=clock.now()) == 1
+    factories.worker(
+        code_version="shop 1.1", capabilities=["parcel@1/pack", "parcel@2/pack", "parcels@7/pack"]
+    )
+    told = text(support.get(page(run)))
+    assert "failed in shop 1.0" in told
+    assert "live workers: version 2 (code shop 1.1), version 1 (code shop 1.1)" in told
+
+
+def test_what_is_fixed_in_a_version_that_no_worker_has_yet_says_so(support):
+    run = factories.failed(workflow="parcel")
+    factories.worker()
+    verbs.fix_failure(factories.support(), factories.fingerprint(run), version=2, reason="found it")
+    assert "No live worker executes version 2 yet" in text(support.get(page(run)))
+    factories.worker(capabilities=["parcel@2/pack"])
+    assert "No live worker executes" not in text(support.get(page(run)))
 
 
 # --- what people say -----------------------------------------------------------------------------------------------------

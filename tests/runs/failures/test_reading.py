@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from runs import clock
+from runs import clock, selectors
 from runs.bulk.selection import Filter
 from runs.diagnosis import failures
 from runs.models import FailureGroup, Grant, Run
@@ -49,7 +49,7 @@ def test_the_overview_counts_groups_by_state_and_runs_that_are_still_failed(pers
 
 
 def test_counts_stop_at_the_limit(person, monkeypatch):
-    monkeypatch.setattr(failures, "COUNT_LIMIT", 2)
+    monkeypatch.setattr(selectors, "COUNT_LIMIT", 2)
     for _ in range(4):
         run = factories.failed()
     group = FailureGroup.objects.get(pk=factories.fingerprint(run))
@@ -78,7 +78,7 @@ def test_pages_go_on_where_the_last_one_ended(person, monkeypatch):
     FailureGroup.objects.filter(pk__in=made[:2]).update(last_at=clock.now())  # two at the same moment
     seen, place = [], None
     while True:
-        shown, place = failures.page(failures.groups(person), place and failures.Place.parse(str(place)))
+        shown, place, _ = failures.page(failures.groups(person), place and failures.Place.parse(str(place)))
         seen += [group.pk for group in shown]
         if place is None:
             break

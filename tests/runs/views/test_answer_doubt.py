@@ -96,7 +96,7 @@ def test_only_get_and_post(operator):
 def test_a_wrong_role_is_refused_by_direct_post_and_sees_no_button(stranger, form):
     doubt = ended()
     assert stranger.post(url(doubt), form(doubt.run, answer="yes", reference="x")).status_code == 403
-    html = client_with("view_run").get(f"/runs/{doubt.run_id}/").content.decode()
+    html = client_with("view_run", "view_payload").get(f"/runs/{doubt.run_id}/").content.decode()
     assert "nobody knows whether book_courier happened" in html
     assert url(doubt) not in html
 
@@ -130,7 +130,7 @@ def test_payloads_are_hidden_from_whoever_may_not_see_them():
         .get(url(ended(request={"order": "secret-1042"})))
         .content.decode()
     )
-    assert "hidden: you may not see payloads" in html
+    assert "you may not see what is in this run" in html
     assert "secret-1042" not in html
 
 

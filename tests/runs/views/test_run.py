@@ -161,7 +161,7 @@ def test_payloads_are_shown_only_with_the_permission():
     hidden = "".join(without.get(address).content.decode() for address in addresses)
     shown = "".join(allowed.get(address).content.decode() for address in addresses)
     assert "secret" not in hidden
-    assert hidden.count("hidden: you may not see payloads") >= 5
+    assert hidden.count("Hidden from you") >= 5
     assert {f"secret-{number}" for number in range(1, 9)} == set(re.findall(r"secret-\d", shown))
     for address in (f"{url(run)}values/state/", f"{url(run)}operations/{operation.pk}/values/request/"):
         assert without.get(address).status_code == 403
