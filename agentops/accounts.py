@@ -3,12 +3,13 @@
 from typing import Any, cast
 
 from django.contrib.auth import views
-from django.contrib.auth.forms import AuthenticationForm, SetPasswordForm
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, SetPasswordForm
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpResponse
 from django.urls import reverse_lazy
+from django.utils.crypto import constant_time_compare
 
 from agentops import guesses
 from agentops.people.services import links, password_chosen
@@ -55,14 +56,40 @@ class SignIn(views.LoginView):
         return response
 
 
+class ChangeForm(PasswordChangeForm):
+    """The password until now, and a new one. Whoever finds a browser open guesses no faster here than at the sign-in."""
+
+    def __init__(self, *args: Any, tries: guesses.Guesses, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tries = tries
+
+    def clean_old_password(self) -> str:
+        if not self.tries.count():
+            raise ValidationError(SignInForm.error_messages["too_many"], code="too_many")
+        given: str = super().clean_old_password()
+        self.tries.forget()
+        return given
+
+
 class ChangePassword(views.PasswordChangeView):
     """Change one's own password; the session of this browser goes on, all others end."""
 
+    form_class = ChangeForm
     success_url = reverse_lazy("password_change_done")
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        tries = guesses.Guesses.of(self.request, self.request.user.get_username())
+        return super().get_form_kwargs() | {"tries": tries}
 
     def form_valid(self, form: Any) -> HttpResponse:
         with transaction.atomic():
-            password_chosen(cast(User, self.request.user), "with the one before")
+            # The whole row is written: it must not be the one from before somebody switched them off or made a link.
+            person = User.objects.select_for_update(no_key=True).get(pk=form.user.pk)
+            if not (person.is_active and constant_time_compare(person.password, form.user.password)):
+                form.add_error(None, "Your account was changed in this moment. Sign in again.")
+                return self.form_invalid(form)
+            form.user = person
+            password_chosen(person, "with the one before")
             return super().form_valid(form)
 
 
@@ -88,6 +115,8 @@ class FirstSignIn(views.PasswordResetConfirmView):
             if not (person.is_active and links.check_token(person, token)):
                 self.validlink = False
                 return self.render_to_response(self.get_context_data(form=None))
+            # What the form holds was read before the lock.
+            form.user = person
             password_chosen(person)
             return super().form_valid(form)
 

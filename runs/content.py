@@ -5,7 +5,7 @@ references of providers, who did what. What was said, asked, sent, answered and 
 field; `shown` blanks these fields of a row that has been read, before anything is made of it, so that no sentence, title or
 line that is composed later can tell them. Blanked rows are copies for reading: saving one is refused.
 
-What is read without models (SQL, JSON made by the database) passes `told` instead.
+What is read without models (SQL, JSON made by the database) passes `words` instead.
 """
 
 import copy
@@ -54,13 +54,8 @@ CONTENT: Mapping[str, frozenset[str]] = {
 }
 
 
-def told[T](seen: bool, value: T) -> T | Hidden:
-    """The value for somebody who may see it; for others the marker, unless there is nothing to hide."""
-    return value if seen or not value else HIDDEN
-
-
 def words(seen: bool, text: str) -> str:
-    """`told` for text."""
+    """The text for somebody who may see it; for others the marker, unless there is nothing to hide."""
     return text if seen or not text else HIDDEN
 
 
@@ -117,6 +112,5 @@ __all__: Sequence[str] = (
     "like",
     "shown",
     "shown_all",
-    "told",
     "words",
 )

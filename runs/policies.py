@@ -192,15 +192,6 @@ def pauses(overrides: Overrides) -> list[Policy]:
     return sorted(found, key=lambda p: (order.get(Policy.Scope(p.scope), 2), p.name))
 
 
-def pause_of(workflow: str, queue: str, overrides: Overrides) -> Policy | None:
-    """The widest pause that keeps runs of this workflow in this queue from beginning anything."""
-    for key in (("everything", ALL), ("queue", queue), ("workflow", workflow)):
-        policy = overrides.get(key)
-        if policy is not None and policy.paused:
-            return policy
-    return None
-
-
 def paused_workflows(overrides: Overrides) -> list[str]:
     return sorted(name for (scope, name), p in overrides.items() if scope == "workflow" and p.paused)
 

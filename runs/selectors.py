@@ -18,8 +18,8 @@ from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KT
 from django.db.models.functions import Lower, Right
 
-from runs import access, clock, content, policies, registry
-from runs.models import Attempt, Event, LogLine, Message, Operation, Policy, Run, Signal
+from runs import access, clock, content, policies
+from runs.models import Attempt, Event, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.pages import reasons
 from runs.search import matching
@@ -385,37 +385,3 @@ def _record(run_id: uuid.UUID, part: str) -> list[Any]:
         return []
     model, key = RECORD[part]
     return list(model._default_manager.filter(run_id=run_id).order_by(f"-{key}")[:ROWS])
-
-
-# --- limits ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LimitRow:
-    """What limits a workflow, step or tool has: by its code, and as they are now."""
-
-    scope: str
-    name: str
-    of_code: policies.Limits
-    effective: policies.Limits
-    policy: Policy | None
-
-    @property
-    def seen_revision(self) -> int:
-        """Guard of a change against a stale page."""
-        return self.policy.revision if self.policy else 0
-
-
-def limits() -> list[LimitRow]:
-    """Every step of every workflow (its newest version), then every tool. One query."""
-    overrides = policies.load()
-    rows = []
-    for workflow in registry.workflows():
-        for step in workflow.steps.values():
-            name = f"{workflow.name}/{step.name}"
-            code, now = policies.for_step(step, {}), policies.for_step(step, overrides)
-            rows.append(LimitRow(Policy.Scope.STEP, name, code, now, overrides.get(("step", name))))
-    for tool in registry.tools():
-        code, now = policies.for_tool(tool, {}), policies.for_tool(tool, overrides)
-        rows.append(LimitRow(Policy.Scope.TOOL, tool.name, code, now, overrides.get(("tool", tool.name))))
-    return rows

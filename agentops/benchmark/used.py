@@ -19,7 +19,7 @@ ONE_IN = 2
 #: Decided approvals, changes to limits, runs of a bulk: at most one for each … runs.
 DECIDED, CHANGES, BULK = 25, 100, 10
 
-_GROUP = "md5('failure group ' || {} %% 300)::uuid"
+_GROUP = f"md5('failure group ' || {{}} %% {GROUPS})::uuid"
 
 
 def use() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django.contrib.auth.models import Group, Permission, User
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Value
 
 from runs import access
 from runs.models import Grant
@@ -175,13 +175,9 @@ class Holding:
     superuser: bool = False
 
     @property
-    def all_permissions(self) -> frozenset[str]:
-        """Held for everything, whichever way; grants included."""
-        found = {permission for names in self.permissions.values() for permission in names}
-        for _, grant in self.grants:
-            if grant.scope == Grant.Scope.EVERYTHING:
-                found.update(contents(grant.capability))
-        return frozenset(found)
+    def own(self) -> list[Grant]:
+        """The grants that are to this person or group itself."""
+        return [grant for way, grant in self.grants if way == Way()]
 
     def of(self, capability: str) -> Held:
         parts = list(self._parts(capability))
@@ -229,41 +225,13 @@ def contents(capability: str) -> frozenset[str]:
 
 
 def of_people(people: Sequence[User]) -> dict[int, Holding]:
-    """What these people hold, by id. Four queries however many they are."""
-    ids = [person.pk for person in people]
-    memberships = list(
-        User.groups.through.objects.filter(user_id__in=ids)
-        .order_by("group__name")
-        .values_list("user_id", "group_id", "group__name")
-    )
-    ways = {group: Way(name, group) for _, group, name in memberships}
-    grants = list(Grant.objects.filter(Q(user__in=ids) | Q(group__in=ways)).order_by("id"))
-    of_group = _of_groups(ways, grants)
-    found = {person.pk: Holding(superuser=person.is_superuser) for person in people}
-    own = User.user_permissions.through.objects.filter(user_id__in=ids)
-    permissions: dict[int, set[str]] = {}
-    for user_id, app, codename in own.values_list(
-        "user_id", "permission__content_type__app_label", "permission__codename"
-    ):
-        permissions.setdefault(user_id, set()).add(f"{app}.{codename}")
-    for person in people:
-        mine = set(WORDS) if person.is_superuser else permissions.get(person.pk, set())
-        if mine:
-            found[person.pk].permissions[Way()] = frozenset(mine)
-    for user_id, group_id, name in memberships:
-        found[user_id].groups.append(Way(name, group_id))
-        found[user_id].permissions.update(of_group[group_id].permissions)
-        found[user_id].grants += of_group[group_id].grants
-    for grant in grants:
-        if grant.user_id is not None:
-            found[grant.user_id].grants.append((Way(), grant))
-    return found
+    """What these people hold, by id. Three queries however many they are."""
+    return of_both(people, ())[0]
 
 
 def of_groups(groups: Sequence[Group]) -> dict[int, Holding]:
     """What these groups hold, by id. Two queries."""
-    ids = [group.pk for group in groups]
-    return _of_groups(dict.fromkeys(ids, Way()), Grant.objects.filter(group__in=ids).order_by("id"))
+    return of_both((), groups)[1]
 
 
 def of_person(person: User) -> Holding:
@@ -274,22 +242,57 @@ def of_group(group: Group) -> Holding:
     return of_groups([group])[group.pk]
 
 
-def _of_groups(ways: Mapping[int, Way], grants: Iterable[Grant]) -> dict[int, Holding]:
-    found = {group_id: Holding() for group_id in ways}
-    if not found:
-        return found
-    permissions: dict[int, set[str]] = {}
-    rows = Group.permissions.through.objects.filter(group_id__in=found)
-    for group_id, app, codename in rows.values_list(
-        "group_id", "permission__content_type__app_label", "permission__codename"
-    ):
-        permissions.setdefault(group_id, set()).add(f"{app}.{codename}")
-    for group_id, names in permissions.items():
-        found[group_id].permissions[ways[group_id]] = frozenset(names)
+def of_both(people: Sequence[User], groups: Sequence[Group]) -> tuple[dict[int, Holding], dict[int, Holding]]:
+    """What these people and what these groups hold, each by id. Three queries, two where there are no people."""
+    ids = [person.pk for person in people]
+    memberships = list(
+        User.groups.through.objects.filter(user_id__in=ids)
+        .order_by("group__name")
+        .values_list("user_id", "group_id", "group__name")
+    )
+    group_ids = {group.pk for group in groups} | {group_id for _, group_id, _ in memberships}
+    of_group = {group_id: Holding() for group_id in group_ids}
+    found = {person.pk: Holding(superuser=person.is_superuser) for person in people}
+    own, of_groups = _permissions(ids, group_ids)
+    for person in people:
+        mine = frozenset(WORDS) if person.is_superuser else own.get(person.pk)
+        if mine:
+            found[person.pk].permissions[Way()] = mine
+    for group_id, names in of_groups.items():
+        of_group[group_id].permissions[Way()] = names
+    grants = list(Grant.objects.filter(Q(user__in=ids) | Q(group__in=group_ids)).order_by("id"))
     for grant in grants:
         if grant.group_id is not None:
-            found[grant.group_id].grants.append((ways[grant.group_id], grant))
-    return found
+            of_group[grant.group_id].grants.append((Way(), grant))
+    for user_id, group_id, name in memberships:
+        way = Way(name, group_id)
+        found[user_id].groups.append(way)
+        for names in of_group[group_id].permissions.values():
+            found[user_id].permissions[way] = names
+        found[user_id].grants += [(way, grant) for _, grant in of_group[group_id].grants]
+    for grant in grants:
+        if grant.user_id is not None:
+            found[grant.user_id].grants.append((Way(), grant))
+    return found, {group.pk: of_group[group.pk] for group in groups}
+
+
+def _permissions(
+    people: Collection[int], groups: Collection[int]
+) -> tuple[dict[int, frozenset[str]], dict[int, frozenset[str]]]:
+    """The permissions of Django that people have themselves, and those that groups have, each by id. One query."""
+    columns = ("permission__content_type__app_label", "permission__codename")
+    of_groups = Group.permissions.through.objects.filter(group_id__in=groups)
+    own = User.user_permissions.through.objects.filter(user_id__in=people)
+    rows = own.values_list(Value("person"), "user_id", *columns).union(
+        of_groups.values_list(Value("group"), "group_id", *columns), all=True
+    )
+    found: dict[str, dict[int, set[str]]] = {"person": {}, "group": {}}
+    for kind, pk, app, codename in rows:
+        found[kind].setdefault(pk, set()).add(f"{app}.{codename}")
+    own_found, of_groups_found = (
+        {pk: frozenset(names) for pk, names in found[kind].items()} for kind in ("person", "group")
+    )
+    return own_found, of_groups_found
 
 
 # --- who holds something -------------------------------------------------------------------------------------------------

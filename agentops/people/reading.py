@@ -1,7 +1,7 @@
 """What the pages of people show: rows of the matrix, what somebody can do in words, and what a verb would change."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.http import QueryDict
 
 from agentops.console import hostile
 from agentops.console.filters import link
-from agentops.people import holding
+from agentops.people import holding, services
 from agentops.people.holding import Held, Holding
 from approvals.models import Item, Policy
 from approvals.policies import declared, effective
@@ -157,7 +157,7 @@ def wanted_permissions(query: QueryDict) -> tuple[str, ...]:
 
 
 def people_rows(people: Sequence[User]) -> list[Row]:
-    """Four queries."""
+    """Three queries."""
     held = holding.of_people(people)
     return [Row(one, held[one.pk], groups=sorted(way.group for way in held[one.pk].groups)) for one in people]
 
@@ -282,9 +282,8 @@ def names_group(group: Group) -> list[str]:
     )
 
 
-def short_of_people(person: User, *, without: Iterable[str]) -> list[str]:
-    """Policies whose votes could not come together any more if this person were not in these groups. Two queries."""
-    gone = set(without)
+def short_of_people(person: User, *, without: Group | None = None) -> list[str]:
+    """Policies whose votes could not come together any more if this person left a group, or all of theirs. Two queries."""
     members: dict[str, set[int]] = {}
     rows = User.groups.through.objects.filter(user__is_active=True)
     for name, user_id in rows.values_list("group__name", "user_id"):
@@ -292,10 +291,11 @@ def short_of_people(person: User, *, without: Iterable[str]) -> list[str]:
     said = []
     for asked in rules(Policy.objects.filter(active=True)):
         before = set(asked.users).union(*(members.get(name, set()) for name in asked.groups))
-        stays = {
-            name: members.get(name, set()) - ({person.pk} if name in gone else set()) for name in asked.groups
-        }
-        after = set(asked.users).union(*stays.values())
+        stays = [
+            members.get(name, set()) - ({person.pk} if without is None or without.name == name else set())
+            for name in asked.groups
+        ]
+        after = set(asked.users).union(*stays)
         if len(after) < asked.votes <= len(before):
             left = {0: "nobody", 1: "only 1 person"}.get(len(after), f"only {len(after)} people")
             wants = "1 vote" if asked.votes == 1 else f"{asked.votes} votes"
@@ -429,6 +429,8 @@ class Preview:
     """What a verb would do now: a sentence, and what else should be known before pressing."""
 
     sentence: str
+    seen: str
+    """The version of what it was made from: with it, a form says what was on its page."""
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -453,13 +455,14 @@ def preview_grant(one: User | Group, capability: str, scope: str, name: str) -> 
         warnings.append(f"It changes nothing now: they hold it everywhere already, {wider[0].way.words}")
     if isinstance(one, User) and not one.is_active:
         warnings.append("They are switched off, and may do nothing until they are switched on")
-    return Preview(f"{_them(one)} may {_meaning(capability, scope)}, {where}.", tuple(lines), tuple(warnings))
+    sentence = f"{_them(one)} may {_meaning(capability, scope)}, {where}."
+    return Preview(sentence, services.version(one, held), tuple(lines), tuple(warnings))
 
 
 def preview_take_back(one: User | Group, grant: Grant) -> Preview:
     given = access.CAPABILITIES[grant.capability]
-    held = holding.of_person(one) if isinstance(one, User) else holding.of_group(one)
-    held.grants = [(way, other) for way, other in held.grants if other.pk != grant.pk]
+    before = holding.of_person(one) if isinstance(one, User) else holding.of_group(one)
+    held = replace(before, grants=[(way, other) for way, other in before.grants if other.pk != grant.pk])
     left = held.of(grant.capability)
     lines = []
     if left.whole:
@@ -476,7 +479,8 @@ def preview_take_back(one: User | Group, grant: Grant) -> Preview:
             )
     where = "everywhere" if grant.scope == Grant.Scope.EVERYTHING else f"in {grant.reach}"
     meaning = _meaning(grant.capability, grant.scope)
-    return Preview(f"{_them(one)} may no longer {meaning}, {where}.", tuple(lines))
+    sentence = f"{_them(one)} may no longer {meaning}, {where}."
+    return Preview(sentence, services.version(one, before), tuple(lines))
 
 
 def _meaning(capability: str, scope: str) -> str:
@@ -487,12 +491,14 @@ def _meaning(capability: str, scope: str) -> str:
 
 
 def preview_join(person: User, group: Group) -> Preview:
-    story = Story(group, holding.of_group(group))
+    of_people, of_groups = holding.of_both([person], [group])
+    story = Story(group, of_groups[group.pk])
     lines = [f"{held.capability.label}: {_places(held)}" for held in story.capabilities if held.parts]
     if under := names_group(group):
         lines.append(f"Policies that let its members decide: {', '.join(under)}")
     sentence = f"{person.get_username()} holds everything that {group.name} holds, from the next page on."
-    return Preview(sentence, tuple(lines) or ("The group holds nothing yet",))
+    seen = services.version(person, of_people[person.pk])
+    return Preview(sentence, seen, tuple(lines) or ("The group holds nothing yet",))
 
 
 def preview_leave(person: User, group: Group) -> Preview:
@@ -501,10 +507,12 @@ def preview_leave(person: User, group: Group) -> Preview:
         {way: names for way, names in before.permissions.items() if way.group_id != group.pk},
         [(way, grant) for way, grant in before.grants if way.group_id != group.pk],
     )
+    member = any(way.group_id == group.pk for way in before.groups)
     return Preview(
         f"{person.get_username()} loses what only {group.name} gives them.",
+        services.version(person, before),
         tuple(_lost(before, after)) or ("They lose no capability: they hold all of it by another way",),
-        tuple(short_of_people(person, without=[group.name])),
+        tuple(short_of_people(person, without=group)) if member else (),
     )
 
 
@@ -517,21 +525,22 @@ def preview_switch_off(person: User) -> Preview:
         claimed.get(claims, f"{claims} claims of theirs are released, for others to take"),
         "Groups and grants stay, for the day they come back; their name stays in the history",
     )
-    groups = person.groups.values_list("name", flat=True)
     return Preview(
         f"{person.get_username()} signs in no more, and may do nothing.",
+        services.version(person),
         lines,
-        tuple(short_of_people(person, without=groups)),
+        tuple(short_of_people(person)),
     )
 
 
 def preview_switch_on(person: User) -> Preview:
-    lines = [
+    held = holding.of_person(person)
+    lines = (
         "You get a link, shown once, with which they choose a password; it holds for three days",
-        f"Their groups: {', '.join(person.groups.order_by('name').values_list('name', flat=True)) or 'none'}",
-    ]
-    story = Story(person, holding.of_person(person))
-    return Preview(f"{person.get_username()} may sign in again, and then: {story.sentence}", tuple(lines))
+        f"Their groups: {', '.join(way.group for way in held.groups) or 'none'}",
+    )
+    sentence = f"{person.get_username()} may sign in again, and then: {Story(person, held).sentence}"
+    return Preview(sentence, services.version(person, held), lines)
 
 
 def preview_renew_link(person: User) -> Preview:
@@ -540,7 +549,8 @@ def preview_renew_link(person: User) -> Preview:
         "You get a link, shown once, with which they choose a new password; it holds for three days",
         "Earlier links are void",
     )
-    return Preview(f"{person.get_username()} signs in with the new link only.", lines)
+    sentence = f"{person.get_username()} signs in with the new link only."
+    return Preview(sentence, services.version(person), lines)
 
 
 def _lost(before: Holding, after: Holding) -> Iterator[str]:
@@ -588,7 +598,7 @@ class Able:
 
 
 def able(people: Sequence[User], permission: str, workflow: str, asked: Sequence[Asked]) -> list[Able]:
-    """How each of these people can do it. Four queries."""
+    """How each of these people can do it. Three queries."""
     held = holding.of_people(people)
     found = []
     for person in people:

@@ -7,20 +7,21 @@ Giving needs having: whoever may manage people without being an administrator gi
 away does not. Why: docs/admins.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
 from django.core.exceptions import ValidationError
-from django.db.models import Q
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from agentops.console import hostile
 from agentops.people import holding
-from approvals.models import Item
+from agentops.people.holding import Holding
+from approvals.models import Approval, Item, Policy, Request
+from approvals.policies import effective
 from runs import access, codec, lifecycle, registry
 from runs.errors import Invalid, NotAllowed, NotFound, Stale, StateMismatch
 from runs.lifecycle import Actor
@@ -72,24 +73,19 @@ class Link:
 # --- what is, for pages and their guard ----------------------------------------------------------------------------------
 
 
-def facts(one: User | Group) -> dict[str, Any]:
-    """What the verbs change about a person or a group, as the audit keeps it."""
+def facts(one: User | Group, held: Holding | None = None) -> dict[str, Any]:
+    """What the verbs change about a person or a group, as the audit keeps it; asked for where it is not in what was read."""
+    grants: Iterable[Grant] = held.own if held else one.grants.all()
+    found: dict[str, Any] = {"grants": sorted(str(grant) for grant in grants)}
     if isinstance(one, User):
-        return {
-            "groups": sorted(one.groups.values_list("name", flat=True)),
-            "active": one.is_active,
-            "grants": _grants(Grant.objects.filter(user=one)),
-        }
-    return {"grants": _grants(Grant.objects.filter(group=one))}
+        groups = [way.group for way in held.groups] if held else one.groups.values_list("name", flat=True)
+        found |= {"groups": sorted(groups), "active": one.is_active}
+    return found
 
 
-def _grants(found: Any) -> list[str]:
-    return sorted(str(grant) for grant in found)
-
-
-def version(one: User | Group) -> str:
+def version(one: User | Group, held: Holding | None = None) -> str:
     """Of these facts: a page that was loaded before they changed is stale."""
-    return codec.digest(facts(one))
+    return codec.digest(facts(one, held))
 
 
 def name_of(one: User | Group) -> str:
@@ -474,8 +470,23 @@ def may_stand_for(user: User, person: User) -> bool:
     groups = set(person.groups.values_list("pk", flat=True))
     if groups - set(user.groups.values_list("pk", flat=True)):
         return False
-    own = Grant.objects.filter(Q(user=person))
-    return all(may_give(user, one.capability, one.scope, one.name) for one in own)
+    own = Grant.objects.filter(user=person)
+    return all(may_give(user, one.capability, one.scope, one.name) for one in own) and not _is_named(person)
+
+
+def _is_named(person: User) -> bool:
+    """Whether a policy lets the person themselves decide, or something that waits was asked for when one did."""
+    asked = {"state": Approval.State.OPEN, "requirement__users__contains": [{"id": person.pk}]}
+    return (
+        any(
+            one.id == person.pk
+            for row in Policy.objects.filter(active=True)
+            for rule in effective.rules_of(row)
+            for one in rule.users
+        )
+        or Approval.objects.filter(**asked).exists()
+        or Request.objects.filter(**asked).exists()
+    )
 
 
 def _check_may_give(by: Actor, capability: str, scope: str, name: str) -> None:

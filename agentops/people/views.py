@@ -259,7 +259,11 @@ def join(request: HttpRequest, user_id: int) -> HttpResponse:
 @may_manage
 def leave(request: HttpRequest, user_id: int, group_id: int) -> HttpResponse:
     """Take a person out of a group."""
-    one, out_of = get_object_or_404(User, pk=user_id), get_object_or_404(Group, pk=group_id)
+    members = User.groups.through.objects.select_related("user", "group")
+    if membership := members.filter(user_id=user_id, group_id=group_id).first():
+        one, out_of = membership.user, membership.group
+    else:
+        one, out_of = get_object_or_404(User, pk=user_id), get_object_or_404(Group, pk=group_id)
     return _verb(
         request,
         one,
@@ -369,18 +373,16 @@ def _verb(
     other: tuple[str, str] = ("", ""),
 ) -> HttpResponse:
     """The page of one verb: what it would change, and its form; or the verb itself."""
-    form, status, refusal = ReasonForm(request.POST or None, label_suffix=""), 200, ""
+    form, status, refusal, kept = ReasonForm(request.POST or None, label_suffix=""), 200, "", ""
     if request.method == "POST" and form.is_valid():
         try:
             done = act(actor(request), form.cleaned_data["seen"], form.cleaned_data["reason"])
         except NotFound as error:
             raise Http404 from error
         except VerbError as error:
-            refusal, status = str(error), error.status
-            one.refresh_from_db()
             # What was typed is kept; what the page shows is fresh, and what it says it has seen as well.
-            kept = {"reason": form.cleaned_data["reason"], "seen": services.version(one)}
-            form = ReasonForm(initial=kept, label_suffix="")
+            refusal, status, kept = str(error), error.status, form.cleaned_data["reason"]
+            one.refresh_from_db()
         else:
             if isinstance(done, services.Link):
                 return _link(request, done)
@@ -388,13 +390,14 @@ def _verb(
             return redirect(_url(one))
     elif request.method == "POST":
         status = 422
-    else:
-        form = ReasonForm(initial={"seen": services.version(one)}, label_suffix="")
+    shown = preview()
+    if status != 422:  # what was mistyped is kept with what is wrong about it
+        form = ReasonForm(initial={"reason": kept, "seen": shown.seen}, label_suffix="")
     context = _subject(one) | {
         "form": form,
         "title": title,
         "verb": verb,
-        "preview": preview(),
+        "preview": shown,
         "refusal": refusal,
         "danger": danger,
         "other": other[0],

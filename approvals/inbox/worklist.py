@@ -101,14 +101,6 @@ def keys(user: AbstractBaseUser, wanted: Wanted, limit: int = COUNT_LIMIT) -> li
     return sorted(Key(due, ItemKind(kind), item) for kind, item, due in found)
 
 
-def count(user: AbstractBaseUser, limit: int) -> int:
-    """How much waits that this person may act on, counted up to `limit` + 1 of each kind. One query."""
-    if not (branches := [branch.values_list("pk")[: limit + 1] for branch in waiting(user)]):
-        return 0
-    first, *rest = branches
-    return (first.union(*rest, all=True) if rest else first).count()
-
-
 def waiting(user: AbstractBaseUser) -> list[QuerySet[Any, Any]]:
     """What this person may act on, a query for each kind of which there can be some; in no order."""
     found = (_branch(user, kind, Wanted())[0] for kind in ItemKind)

@@ -99,7 +99,7 @@ class Shown:
     @cached_property
     def ballots(self) -> list[RequestVote]:
         ballots = RequestVote.objects.filter(request_id=self.request.pk).order_by("at", "id")
-        return list(ballots) if self.run is None else content.shown_all(self.user, ballots, self.run)
+        return list(ballots) if self.sees_arguments else content.shown_all(self.user, ballots, self.run)
 
     @cached_property
     def mine(self) -> RequestVote | None:

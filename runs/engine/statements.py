@@ -267,7 +267,8 @@ WITH r AS (
     SELECT r.id FROM runs_run r WHERE {_FENCE} AND (r.cancel_requested_at IS NULL OR r.compensating) FOR NO KEY UPDATE
 )
 UPDATE runs_operation o SET intent_epoch = %(epoch)s, intent_worker_id = %(worker)s, intent_at = agentops_now(),
-    attempt_no = %(attempt)s, call_ended_at = NULL, earlier_send_open = o.earlier_send_open OR %(open)s,
+    attempt_no = %(attempt)s, call_ended_at = NULL, error_type = '', error = '',
+    earlier_send_open = o.earlier_send_open OR %(open)s,
     -- Once more under this very intent means that the answer to its COMMIT was lost.
     earlier_sends = CASE WHEN o.intent_epoch = %(epoch)s THEN o.earlier_sends ELSE {_EARLIER_SENDS} END
 FROM r WHERE o.id = %(id)s AND o.run_id = r.id AND o.status = 'pending'

@@ -64,6 +64,17 @@ class StopSignal(Protocol):
     def fileno(self) -> int: ...
 
 
+def _readable(files: Sequence[int], seconds: float) -> list[int]:
+    """Which of these file numbers can be read, after so many seconds at most.
+
+    By `poll`: `select` fails where a number is above 1023, and steps open files as they like.
+    """
+    poll = select.poll()
+    for number in files:
+        poll.register(number, select.POLLIN)
+    return [number for number, _ in poll.poll(seconds * 1000)]
+
+
 class WorkerClosed(RuntimeError):
     """Somebody took this worker for dead and closed its row; the process must end without doing anything more."""
 
@@ -354,7 +365,7 @@ class RunWorker:
         """
         few = self.slots // FEW_SLOTS
         while 0 < self._free() < few and (left := self._freed_at + GATHER_S - clock()) > 0:
-            select.select([self._wake_r, self.stop.fileno()], [], [], left)
+            _readable([self._wake_r, self.stop.fileno()], left)
             if self._draining():
                 return
             self._drain_pipe()
@@ -375,12 +386,12 @@ class RunWorker:
             with self._lock:
                 if not self._live:
                     return
-            select.select([self._wake_r], [], [], 0.2)
+            _readable([self._wake_r], 0.2)
             self._drain_pipe()
 
     def _idle(self, listener: psycopg.Connection[Any], pause: float) -> None:
         readers = [listener.fileno(), self.stop.fileno(), self._wake_r]
-        ready, _, _ = select.select(readers, [], [], pause)
+        ready = _readable(readers, pause)
         if listener.fileno() in ready:
             for notice in listener.notifies(timeout=0):
                 if notice.channel == POLICY_CHANNEL:

@@ -383,13 +383,17 @@ _UNDER = """
         = %({prefix}_policy)s)
 """
 
+# A request is about a run, about one of its operations, or about limits.
 _CHANGES_SEEN = """
  AND (a.target !~ '^(run|request|failure) ' OR EXISTS (
-    SELECT FROM runs_run r WHERE 'run ' || r.id = CASE WHEN a.target ~ '^request ' THEN a.new ->> 'target' ELSE a.target END
-        AND {seen})
+    SELECT FROM (SELECT CASE WHEN a.target ~ '^request ' THEN a.new ->> 'target' ELSE a.target END AS thing) AS about
+    JOIN runs_run r ON r.id = CASE WHEN about.thing ~ '^run [0-9a-f-]{{36}}$' THEN substr(about.thing, 5)::uuid
+        WHEN about.thing ~ '^operation [0-9a-f-]{{36}}$' THEN (
+            SELECT o.run_id FROM runs_operation o WHERE o.id = substr(about.thing, 11)::uuid) END
+    WHERE {seen})
     OR EXISTS (SELECT FROM runs_failure_group g CROSS JOIN LATERAL (SELECT g.workflow, '' AS subject) AS r
         WHERE 'failure ' || g.fingerprint = a.target AND {seen})
-    OR (a.target ~ '^request ' AND coalesce(a.new ->> 'target', '') !~ '^run '))
+    OR (a.target ~ '^request ' AND coalesce(a.new ->> 'target', '') !~ '^(run|operation) '))
 """
 
 # Each name by one step through an index, however many entries there are.

@@ -119,14 +119,15 @@ def _earlier(kept: dict[str, Any]) -> Send:
 
 def _came(settled: bool, error_type: str, by: str, ended: str | None) -> tuple[str, str, str, bool, bool]:
     """What came of a send before the last: words, icon, tone, whether it was answered, whether it was sent at all."""
-    if settled and error_type == "NotSent":
+    if error_type == "NotSent":
         return "was not sent after all", "o-closed", IDLE, False, False
-    if settled and error_type:
-        return f"was answered with an error, {error_type}: it did not happen", "o-retry", RETRY, True, True
+    # Before the error, which is that of a call without an answer then.
     if settled and by == "verify":
         return "got no answer; the provider was asked and did not have it", "o-doubt", RETRY, False, True
     if settled and by:
         return f"got no answer; {by} said that it did not happen", "o-doubt", RETRY, False, True
+    if settled and error_type:
+        return f"was answered with an error, {error_type}: it did not happen", "o-retry", RETRY, True, True
     if settled:
         return "failed for certain; a person let it be tried again", "o-retry", RETRY, True, True
     if ended:
@@ -137,6 +138,7 @@ def _came(settled: bool, error_type: str, by: str, ended: str | None) -> tuple[s
 def _last(run: Run, operation: Operation) -> Send:
     by, error_type = operation.settled_by, operation.error_type
     answered, sent = True, True
+    ended = operation.call_ended_at.isoformat() if operation.call_ended_at else None
     match operation.status:
         case OpStatus.DONE if by in ("", "exhausted", "not_retryable"):
             came, icon, tone = "was answered: it happened", "o-done", OK
@@ -145,13 +147,12 @@ def _last(run: Run, operation: Operation) -> Send:
         case OpStatus.FAILED:
             came, icon, tone = f"was answered with an error, {error_type}: it did not happen", "o-failed", BAD
         case OpStatus.PENDING if timeline.in_doubt(run, operation):
-            why = "" if operation.call_ended_at else ": its worker was lost"
-            came, icon, tone, answered = f"got no answer{why}", "o-doubt", ATTENTION, False
+            came, icon, tone, answered, sent = _came(False, error_type, by, ended)
+            tone = ATTENTION if sent else tone
         case OpStatus.PENDING:
             came, icon, tone, answered = "is under way", "o-pending", RUN, False
         case _:
-            ended = operation.call_ended_at
-            came, icon, tone, answered, sent = _came(True, error_type, by, str(ended) if ended else None)
+            came, icon, tone, answered, sent = _came(True, error_type, by, ended)
     error = ": ".join(part for part in (error_type, operation.error) if part)
     return Send(
         at=operation.intent_at,
@@ -196,12 +197,12 @@ def opening(run: Run, operation: Operation, *, now: datetime, seen: bool) -> Hea
             return Headline(
                 sentence(fact), " ".join([*told, *_settled(operation), *_afterwards(operation, now)])
             )
-        case OpStatus.FAILED:
-            return Headline(f"{operation.name} did not happen.", " ".join(told))
-        case OpStatus.RETRY:
+        case OpStatus.RETRY if not run.is_terminal:
             return Headline(
                 f"{operation.name} has not happened so far.", " ".join([*told, "It is sent again."])
             )
+        case OpStatus.FAILED | OpStatus.RETRY:
+            return Headline(f"{operation.name} did not happen.", " ".join(told))
         case OpStatus.PENDING if timeline.in_doubt(run, operation):
             look = "Look for its key at the provider, then say what you found."
             return Headline(f"Nobody knows whether {operation.name} happened.", " ".join([*told, look]))

@@ -59,7 +59,7 @@ def create_bulk(
     if not name.strip() or not reason.strip():
         raise Invalid("a bulk needs a name and a reason")
     _check_pace(rate, canary)
-    if (verb_name == Bulk.Verb.PRIORITISE) != (priority in PRIORITIES):
+    if priority not in (PRIORITIES if verb_name == Bulk.Verb.PRIORITISE else (None,)):
         raise Invalid("to change the priority, say which: from 0 to 9; no other verb takes one")
     if not chosen.statuses(verb_name):
         raise Invalid(f"no run that is {chosen.status} can be {VERBS[verb_name].past}")

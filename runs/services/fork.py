@@ -379,7 +379,7 @@ def _reused(one: Operation, without: Collection[uuid.UUID]) -> bool:
 
 
 def _copied(one: Operation, made: Run) -> Operation:
-    """An operation as the fork finds it. Undoing it is the business of the run that did it."""
+    """An operation as the fork finds it. Undoing it is the business of the run that did it; its sends are told of there."""
     copied: Operation = _moved(
         one,
         Operation,
@@ -388,5 +388,6 @@ def _copied(one: Operation, made: Run) -> Operation:
         copied_from=one.copied_from or one.pk,
         compensate_with="",
         rest="",
+        earlier_sends=None,
     )
     return copied

@@ -544,8 +544,3 @@ def known_names() -> Iterable[tuple[str, str]]:
             yield Policy.Scope.STEP, f"{workflow.name}/{step}"
     for tool in registry.tools():
         yield Policy.Scope.TOOL, tool.name
-
-
-def last_change(target: str) -> AuditEvent | None:
-    """The newest change of limits of one scope. Index audit_by_target."""
-    return AuditEvent.objects.filter(target=target, kind__in=REVERTIBLE).order_by("-id").first()

@@ -130,7 +130,7 @@ def reopen(operations: Iterable[Operation]) -> None:
     """
     for operation in operations:
         operation.finished_at = operation.result = operation.result_sealed = None
-        operation.error_type = operation.error = ""
+        operation.error_type = operation.error = operation.settled_by = ""
         operation.tries = operation.looks = 0
         if operation.kind in WAIT_KINDS:
             _wait_again(operation)
@@ -142,7 +142,7 @@ def reopen(operations: Iterable[Operation]) -> None:
 
 def _wait_again(operation: Operation) -> None:
     """Open an expired wait for as long as it was open the first time; what came meanwhile is found when the run looks."""
-    operation.status, operation.settled_by = OpStatus.OPEN, ""
+    operation.status = OpStatus.OPEN
     if operation.expires_at is not None:
         operation.expires_at = clock.now() + (operation.expires_at - operation.started_at)
 

@@ -9,14 +9,9 @@ from runs.engine.execution import record_attempt
 from runs.errors import Invalid, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Run
-from runs.services.payloads import parse_json, recordable
+from runs.services.payloads import recordable
 from runs.services.verb import Effects
 from runs.states import Outcome
-
-
-def read_state(text: str) -> dict[str, Any]:
-    """A state from JSON with the tags of recorded values. Raises Invalid."""
-    return checked_state(parse_json(text, "the state"))
 
 
 def checked_state(encoded: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Pages of the audit: the list of what people and policies did, one entry, and the export."""
 
 import uuid
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from django import forms
@@ -79,7 +79,8 @@ class FilterForm(forms.Form):
         if given["period"]:
             begin = clock.now() - PERIODS[given["period"]][1]
             since = begin if since is None else max(since, begin)
-        until = _midnight(given["until"])
+        # Nothing is later than the last day that there is.
+        until = _midnight(given["until"]) if given["until"] != date.max else None
         return Chosen(
             person=given["person"],
             what=given["verb"] or given["what"],

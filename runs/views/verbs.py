@@ -60,12 +60,14 @@ def sheet(
     except (StateMismatch, Invalid) as error:
         why_not = str(error)
     moment = clock.now()
-    facts = reasons.Facts.gather([run], now=moment, overrides=limit_page.read_for(request))
+    # Why it stands may be told with what failed: as this person may see the run.
+    shown = content.shown(request.user, run)
+    facts = reasons.Facts.gather([shown], now=moment, overrides=limit_page.read_for(request))
     return render(
         request,
         "runs/verb.html",
         {
-            **page.head(request, run, facts.why(run)),
+            **page.head(request, run, facts.why(shown)),
             "sheet": of,
             "consequence": consequence,
             "why_not": why_not,

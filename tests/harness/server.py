@@ -112,11 +112,3 @@ class Databases:
 
     def _drop(self, connection: psycopg.Connection, name: str) -> None:
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def log_tail(server: PostgresServer, lines: int = 40) -> str:
-    """Return the last lines of the server's log, for messages of failed tests."""
-    try:
-        return "\n".join(server.log_path.read_text(errors="replace").splitlines()[-lines:])
-    except OSError as error:
-        return f"(no log: {error})"

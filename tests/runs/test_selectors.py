@@ -143,16 +143,6 @@ def test_what_needs_people_is_counted(django_assert_num_queries):
     assert needs == selectors.Needs(attention=1, dead_letters=1, approvals=1)
 
 
-def test_limits_show_the_code_and_what_holds_now():
-    services.set_limits(factories.admin(), "workflow", "parcel", timeout_s=7)
-    services.set_limits(factories.admin("ada"), "step", "parcel/pack", max_attempts=8)
-    rows = {(row.scope, row.name): row for row in selectors.limits()}
-    pack = rows["step", "parcel/pack"]
-    assert (pack.of_code.max_attempts, pack.effective.max_attempts, pack.effective.timeout) == (5, 8, 7)
-    assert pack.seen_revision == 1
-    assert rows["tool", "book_courier"].policy is None and rows["tool", "book_courier"].seen_revision == 0
-
-
 def test_the_history_of_a_run_is_told_newest_first():
     run = factories.run()
     services.cancel(factories.support(), run.pk)

@@ -87,10 +87,11 @@ class Receiver:
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
                 payload = receiver._signed.verify(raw, dict(self.headers))
                 status = receiver.answers.pop(0) if receiver.answers else 204
-                self.send_response(status)
-                self.end_headers()
+                # Kept first: whoever has the answer may look at once.
                 receiver.message_ids.append(self.headers["webhook-id"])
                 receiver.received.append(payload)
+                self.send_response(status)
+                self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -64,3 +64,18 @@ def test_whoever_may_not_manage_people_makes_none():
     with pytest.raises(NotAllowed):
         services.renew_link(factories.operator(), person.pk, reason="x")
     assert User.objects.get(pk=person.pk).has_usable_password()
+
+
+def test_whom_a_policy_names_decides_more_than_their_groups_do():
+    by = desk()
+    named, asked = factories.user("olga"), factories.user("pia")
+    factories.approval_policy(
+        rules=[{"groups": [], "users": [{"id": named.pk, "name": "olga"}], "when": "amount > 100"}]
+    )
+    waits = factories.approval()
+    waits.requirement |= {"users": [{"id": asked.pk, "name": "pia"}]}
+    waits.save(update_fields=["requirement"])
+    for person in (named, asked):
+        with pytest.raises(NotAllowed, match="holds more than you do"):
+            services.renew_link(by, person.pk, reason="x")
+    services.renew_link(factories.admin(), named.pk, reason="x")

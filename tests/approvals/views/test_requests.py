@@ -1,6 +1,7 @@
 """Pages of requests, and signing in again."""
 
 import re
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -104,6 +105,12 @@ def test_what_an_effect_is_said_to_have_returned_is_content(sam, ada, blindfolde
     assert "secret-reference-7" in ada.get(page).content.decode()
     assert "secret-reference-7" not in blindfolded.get(page).content.decode()
     assert decide(blindfolded, made).status_code == 403
+    # Also once its run has been deleted.
+    over = factories.request(run_id=uuid.uuid4(), state="rejected", closed_by="ada", closed_at=clock.now())
+    factories.request_vote(over, verdict="reject", reason="secret-reference-7")
+    page = reverse("requests:request", args=[over.pk])
+    assert "secret-reference-7" in ada.get(page).content.decode()
+    assert "secret-reference-7" not in blindfolded.get(page).content.decode()
 
 
 def test_nobody_without_the_permission_sees_requests(sign_in, sam):

@@ -187,6 +187,11 @@ def test_a_period_ends_with_its_last_day(console):
     assert "day 3" in entries(console, period="week") and "day 1" not in entries(console, period="day")
 
 
+def test_a_period_may_end_with_the_last_day_that_there_is(console):
+    acted(factories.run(), "retried", "sam", "late")
+    assert "late" in entries(console, since="0001-01-01", until="9999-12-31")
+
+
 @pytest.mark.parametrize(
     "query", [{"run": "x"}, {"since": "yesterday"}, {"what": "magic"}, {"person": "a\x00b"}]
 )
@@ -286,10 +291,16 @@ def test_somebody_who_sees_a_part_of_the_runs_reads_what_was_done_to_that_part(v
     AuditEvent.objects.create(
         kind="request_opened", target="request 1", actor="fay", new={"target": f"run {varied['other'].pk}"}
     )
+    for name, of in (("gus", varied["other"]), ("hal", varied["mine"])):
+        about = {"target": f"operation {factories.operation(of).pk}", "title": "Say that it happened"}
+        AuditEvent.objects.create(kind="request_opened", target="request 2", actor=name, new=about)
+    AuditEvent.objects.create(
+        kind="request_opened", target="request 3", actor="ivy", new={"target": "workflow parcel"}
+    )
     mine = browser(auditor(("view", "workflow", "parcel")))
     said = entries(mine)
-    assert "sam retried order 1" in said and "cleo" in said
-    assert not {"killed", "eva", "fay"} & set(said.split())
+    assert "sam retried order 1" in said and "cleo" in said and "hal" in said and "ivy" in said
+    assert not {"killed", "eva", "fay", "gus"} & set(said.split())
     for query in (
         {"workflow": "letter"},
         {"subject": "order 2"},

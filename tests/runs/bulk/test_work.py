@@ -380,7 +380,9 @@ def test_all_that_match_are_given_another_priority_and_each_says_so_in_its_histo
     assert not Event.objects.filter(run_id=there.pk, kind="prioritised").exists()
 
 
-@pytest.mark.parametrize(("verb", "priority"), [("prioritise", None), ("prioritise", 10), ("retry", 3)])
+@pytest.mark.parametrize(
+    ("verb", "priority"), [("prioritise", None), ("prioritise", 10), ("retry", 3), ("retry", 10)]
+)
 def test_a_priority_belongs_to_its_verb(verb: str, priority: int | None) -> None:
     with pytest.raises(Invalid, match="from 0 to 9"):
         bulk.create_bulk(factories.support(), verb, Filter(), name="a", reason="b", priority=priority)

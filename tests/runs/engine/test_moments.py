@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from django.conf import settings
+from django.db import connection
 
 from approvals.models import Approval
 from approvals.services import edit
@@ -31,6 +32,7 @@ from runs.engine.worker import RunWorker, WorkerClosed
 from runs.errors import ContextClosed, LeaseLost, Retryable
 from runs.models import Attempt, Event, Operation, Run, Worker
 from runs.models.operation import OpStatus
+from runs.models.run import new_id
 from runs.services import answer_doubt, cancel
 from tests import factories
 from tests.harness.waiting import wait_until
@@ -208,6 +210,22 @@ def test_an_idempotent_effect_is_sent_again_under_the_same_key_and_a_new_intent(
     assert (left.intent_epoch, left.intent_worker_id, left.earlier_send_open) == (2, sender, True)
     (earlier,) = left.earlier_sends or []
     assert (earlier["epoch"], earlier["key"], earlier["answered"]) == (1, str(left.provider_key), False)
+
+
+def test_each_send_is_kept_with_what_came_of_itself(db: None) -> None:
+    left = left_by(
+        factories.worker(reaped=True), "o_left_behind", "pay", "pay", error_type="ReadTimeout", error="28 s"
+    )
+    for epoch in (2, 3):  # the worker of the second send is lost
+        Run.objects.filter(pk=left.run_id).update(epoch=epoch)
+        fence: dict[str, Any] = {"run": left.run_id, "epoch": epoch, "seq": 1, "attempt": epoch}
+        seen = {"id": left.pk, "seen": epoch - 1, "open": True, "window": None, "worker": new_id()}
+        with connection.cursor() as cursor:
+            cursor.execute(statements.RESTAMP, fence | seen)
+            assert cursor.rowcount == 1
+    left.refresh_from_db()
+    errors = [(one["attempt"], one["error_type"], one["error"]) for one in left.earlier_sends or []]
+    assert errors == [(1, "ReadTimeout", "28 s"), (2, "", "")]
 
 
 @pytest.mark.parametrize("ago", [timedelta(hours=2), timedelta(hours=1, seconds=-5)])

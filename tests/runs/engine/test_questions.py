@@ -24,7 +24,7 @@ looked: list[str] = []
 
 
 @tool
-def look_up(what: str) -> str:
+def find_out(what: str) -> str:
     looked.append(what)
     return f"nothing about {what}"
 
@@ -43,11 +43,11 @@ acting = Workflow("t_acting", version=1)
 def ask(ctx: Any) -> Complete:
     def on_question(question: Any) -> str:
         ctx.messages.add("assistant", f"thinking about {question.text}")
-        return f"{question.by}: {ctx.call(look_up, what=question.text)}"
+        return f"{question.by}: {ctx.call(find_out, what=question.text)}"
 
-    before = ctx.call(look_up, what="before")
+    before = ctx.call(find_out, what="before")
     decision = ctx.ask("Go on?", {"n": 1}, on_question=on_question)
-    after = ctx.call(look_up, what="after")
+    after = ctx.call(find_out, what="after")
     return Complete([decision.verdict, [one["answer"] for one in decision.questions], before, after])
 
 

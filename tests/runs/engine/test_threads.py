@@ -1,16 +1,20 @@
 """Threads that execute runs: one for each at a time, kept for the next."""
 
 import contextvars
+import fcntl
+import os
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from runs.engine.threads import Threads
+from runs.engine.worker import _readable
 from runs.services import start
 from tests import factories
 from tests.harness.waiting import wait_until
 from tests.runs.engine.conftest import running_worker, until
+from tests.runs.engine.flows import hello
 
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
 
@@ -21,6 +25,18 @@ def done(threads: Threads, begun: list[threading.Thread]) -> threading.Thread:
     threads.run(lambda: begun.append(threading.current_thread()))
     wait_until(lambda: len(begun) > before and len(threads._idle) == 1, 10, "the thread is idle")
     return begun[-1]
+
+
+def test_a_worker_waits_for_files_with_numbers_that_select_does_not_take() -> None:
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD, 1100)
+    try:
+        assert _readable([high], 0) == []
+        os.write(writer, b"x")
+        assert _readable([high], 10) == [high]
+    finally:
+        for number in (reader, writer, high):
+            os.close(number)
 
 
 def test_a_thread_is_used_again() -> None:
@@ -88,5 +104,5 @@ def test_a_run_for_which_no_thread_could_be_started_keeps_no_slot(
 
     monkeypatch.setattr(Threads, "run", run)
     with running_worker(slots=1):
-        begun = until(start(factories.SYSTEM, "t_hello", {"n": 1}).run)
+        begun = until(start(factories.SYSTEM, hello.name, {"n": 1}).run)
     assert (refused, begun.status) == ([True], "completed")

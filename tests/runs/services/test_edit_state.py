@@ -9,7 +9,8 @@ from runs.errors import Invalid, NotAllowed, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import Attempt, Event, Run
 from runs.models.operation import Kind, OpStatus
-from runs.services.state import read_state
+from runs.services.payloads import parse_json
+from runs.services.state import checked_state
 from runs.states import Outcome, Status
 from tests import factories
 
@@ -124,12 +125,12 @@ def test_a_run_that_is_to_be_cancelled_is_not_edited():
 )
 def test_what_no_step_could_have_left_is_refused(text, told):
     with pytest.raises(Invalid, match=told):
-        read_state(text)
+        checked_state(parse_json(text, "the state"))
 
 
 def test_tags_of_decimals_and_times_come_back_as_they_are():
     text = '{"sum": {"$agentops": "decimal", "v": "10.00"}}'
-    assert read_state(text) == {"sum": {"$agentops": "decimal", "v": "10.00"}}
+    assert checked_state(parse_json(text, "the state")) == {"sum": {"$agentops": "decimal", "v": "10.00"}}
 
 
 def test_the_same_state_and_no_reason_are_refused():

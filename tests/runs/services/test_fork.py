@@ -339,6 +339,13 @@ def test_a_reused_effect_is_not_undone_by_the_fork():
     assert (len(plan.kept), plan.again) == (1, ())
 
 
+def test_what_the_source_sent_is_not_taken_for_the_fork_s_doing():
+    run = ended()
+    factories.operation(run, earlier_sends=[{"attempt": 3}])
+    made = services.fork(factories.support(), run.pk, visit=2, reason="x").run
+    assert Operation.objects.filter(run=made, earlier_sends__isnull=True).count() == 1
+
+
 def test_no_such_visit_and_no_reason():
     run = ended()
     with pytest.raises(Invalid, match="no visit 9"):

@@ -34,7 +34,9 @@ def test_the_run_goes_on_at_the_same_visit_with_counters_at_zero():
 def test_the_failed_operation_is_tried_again_under_the_next_generation_and_done_ones_hold():
     run = failed()
     done = factories.operation(run, result={"id": "1"})
-    broken = factories.operation(run, status=OpStatus.FAILED, error_type="NotRetryable", error="no", tries=5)
+    broken = factories.operation(
+        run, status=OpStatus.FAILED, error_type="NotRetryable", error="no", tries=5, settled_by="exhausted"
+    )
     preview = services.preview_retry(run)
     services.retry(factories.support(), run.pk)
     done.refresh_from_db()
@@ -46,6 +48,7 @@ def test_the_failed_operation_is_tried_again_under_the_next_generation_and_done_
         0,
         None,
     )
+    assert broken.settled_by == ""  # that it was exhausted is true no more
     assert [line.operation for line in preview.kept] == [done.pk]
     (again,) = preview.again
     assert (again.operation, again.why) == (broken.pk, "it failed for certain: no; tried under a new key")

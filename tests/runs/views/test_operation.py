@@ -83,6 +83,7 @@ def test_it_says_what_was_done_how_much_when_and_what_the_provider_calls_it(supp
             "Sent twice; the first answer was an error.",
         ),
         ({"earlier_sends": [sent(answered=True, error_type="NotSent")]}, "Sent once, and answered."),
+        ({"earlier_sends": [sent(error_type="NotSent")]}, "Sent once, and answered."),
     ],
 )
 def test_it_says_how_often_it_was_sent_and_who_knows(fields, told, support):
@@ -95,12 +96,30 @@ def test_it_says_how_often_it_was_sent_and_who_knows(fields, told, support):
         (OpStatus.FAILED, {"error_type": "Refused"}, "charge_customer did not happen."),
         (OpStatus.RETRY, {"error_type": "Busy"}, "charge_customer has not happened so far."),
         (OpStatus.PENDING, {}, "Nobody knows whether charge_customer happened."),
+        (
+            OpStatus.RETRY,
+            {"error_type": "ReadTimeout", "settled_by": "verify"},
+            "charge_customer has not happened so far. Sent once; it got no answer; the provider was asked and did not have it.",
+        ),
+        (
+            OpStatus.PENDING,
+            {"error_type": "NotSent", "earlier_sends": [sent("lost")]},
+            "Nobody knows whether charge_customer happened. Sent once; it got no answer.",
+        ),
     ],
 )
 def test_it_says_what_is_true_of_one_that_is_not_done(status, fields, told, support):
     run = factories.run(Status.ATTENTION)
     operation = charge(run, status=status, provider_ref="", **fields)
     assert because(page(support, operation)).startswith(told)
+
+
+def test_what_was_proved_absent_under_a_cancel_is_not_said_to_be_sent_again(support):
+    run = factories.run(Status.CANCELLED)
+    operation = charge(run, status=OpStatus.RETRY, settled_by="verify", error_type="ReadTimeout")
+    assert because(page(support, operation)) == (
+        "charge_customer did not happen. Sent once; it got no answer; the provider was asked and did not have it."
+    )
 
 
 @pytest.mark.parametrize(
