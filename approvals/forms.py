@@ -25,21 +25,28 @@ REASON_LENGTH = 2_000
 DIGITS = 4_300
 
 
-class VerdictForm(forms.Form):
-    """Approve or reject what the page showed: its version and its digest."""
+class ReasonedForm(forms.Form):
+    """A verdict, and its reason; a rejection wants one."""
 
-    version = forms.IntegerField(min_value=1, widget=forms.HiddenInput)
-    digest = forms.CharField(max_length=64, widget=forms.HiddenInput)
     verdict = forms.ChoiceField(choices=Vote.Verdict)
     reason = forms.CharField(required=False, max_length=REASON_LENGTH)
+
+    unreasoned = "Say why you reject it: the agent and whoever asked for it will read this."
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         if cleaned.get("verdict") == Vote.Verdict.REJECT and not cleaned.get("reason"):
-            self.add_error(
-                "reason", "Say why you reject it: the agent and whoever asked for it will read this."
-            )
+            self.add_error("reason", self.unreasoned)
         return cleaned
+
+
+class VerdictForm(ReasonedForm):
+    """Approve or reject what the page showed: its version and its digest."""
+
+    version = forms.IntegerField(min_value=1, widget=forms.HiddenInput)
+    digest = forms.CharField(max_length=64, widget=forms.HiddenInput)
+
+    field_order = ("version", "digest", "verdict", "reason")
 
 
 class AskForm(forms.Form):

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from agentops import sign_ins
 from agentops.console import polling
+from agentops.console.numbers import number_of
 from approvals import asking, selectors, services
 from approvals.decision import Decision
 from approvals.forms import AskForm, EditForm, VerdictForm
@@ -83,7 +84,7 @@ def approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
 def poll_approval(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
     """The decision alone, for polling; `seen` is what the page was loaded with."""
     version, _, state = request.GET.get("seen", "").partition(".")
-    number = _number(version)
+    number = number_of(version)
     seen = None if number is None else (number, state)
     context = _decision_context(request, _one(request, approval_id), clock.now(), seen=seen)
     context["ptag"] = context["decision"].tag
@@ -190,11 +191,6 @@ def uuid_of(text: str) -> uuid.UUID | None:
         return None
 
 
-def _number(text: str) -> int | None:
-    """A version's number as an address holds it; None for what is none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
 def _one(request: HttpRequest, approval_id: uuid.UUID) -> Approval:
     try:
         return selectors.one(approval_id, user_of(request))
@@ -220,7 +216,7 @@ def _decision_context(
     user = user_of(request)
     known = known or line(user, ItemKind.APPROVAL, found.pk)
     assert known is not None, "its approval is there"
-    compared = _number(request.GET.get("base", ""))
+    compared = number_of(request.GET.get("base", ""))
     decision = Decision(found, user, now, base=compared, seen=seen, line=known)
     # What was typed before the password was asked for again.
     reason = sign_ins.typed_before(request).get("reason", "")

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentops.console.filters import Choice, Filter, link
+from agentops.console.numbers import number_of
 from agentops.people import holding, reading, services
 from agentops.people.forms import AddGroupForm, AddPersonForm, GrantForm, ReasonForm, WhoForm
 from agentops.people.reading import Preview, Story
@@ -235,15 +236,15 @@ def take_back(request: HttpRequest, grant_id: uuid.UUID) -> HttpResponse:
 def join(request: HttpRequest, user_id: int) -> HttpResponse:
     """Put a person into a group: first which, in the address; then what it would change."""
     one = get_object_or_404(User, pk=user_id)
-    chosen = request.GET.get("group", "")
-    if not (chosen.isascii() and chosen.isdigit() and len(chosen) < 10):
+    chosen = number_of(request.GET.get("group"))
+    if chosen is None:
         others = list(Group.objects.exclude(user=one).order_by("name")[: reading.SIZE])
         held = holding.of_groups(others)
         context = _subject(one) | {
             "choices": [(other, Story(other, held[other.pk])) for other in others],
         }
         return render(request, "people/join.html", context, status=422 if request.method == "POST" else 200)
-    into = get_object_or_404(Group, pk=int(chosen))
+    into = get_object_or_404(Group, pk=chosen)
     return _verb(
         request,
         one,

@@ -19,6 +19,7 @@ from typing import Self
 from django.contrib.auth.models import User
 
 from agentops.console import badges
+from agentops.console.numbers import number_of
 from approvals import selectors, services
 from approvals.background import amount_of
 from approvals.decision import Decision, field_order
@@ -63,11 +64,12 @@ class Tick:
     def read(cls, text: str) -> Self | None:
         """What `str` wrote; None for anything else."""
         item, _, rest = text.partition(".")
-        version, _, digest = rest.partition(".")
-        if not (version.isascii() and version.isdigit() and len(version) < 10 and 0 < len(digest) <= 64):
+        number, _, digest = rest.partition(".")
+        version = number_of(number)
+        if version is None or not 0 < len(digest) <= 64:
             return None
         try:
-            return cls(uuid.UUID(item), int(version), digest)
+            return cls(uuid.UUID(item), version, digest)
         except ValueError:
             return None
 

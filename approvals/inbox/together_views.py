@@ -3,17 +3,15 @@
 import uuid
 from typing import Any
 
-from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from agentops import sign_ins
 from approvals import views
-from approvals.forms import REASON_LENGTH
+from approvals.forms import ReasonedForm
 from approvals.inbox.listing import as_sentence, together_url
 from approvals.inbox.together import MOST, Outcome, Result, Tick, Together, decide_each, summary
-from approvals.models import Vote
 from runs import access, clock
 from runs.errors import Invalid
 
@@ -21,19 +19,10 @@ from runs.errors import Invalid
 _RESULTS = "decided_together"
 
 
-class TogetherForm(forms.Form):
+class TogetherForm(ReasonedForm):
     """One verdict and one reason."""
 
-    verdict = forms.ChoiceField(choices=Vote.Verdict)
-    reason = forms.CharField(required=False, max_length=REASON_LENGTH)
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or {}
-        if cleaned.get("verdict") == Vote.Verdict.REJECT and not cleaned.get("reason"):
-            self.add_error(
-                "reason", "Say why you reject them: each agent and whoever asked for it will read this."
-            )
-        return cleaned
+    unreasoned = "Say why you reject them: each agent and whoever asked for it will read this."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

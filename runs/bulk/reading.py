@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 from django.http import QueryDict
 
 from agentops.console.filters import link
+from agentops.console.numbers import number_of
 from runs import access
 from runs.bulk.selection import MEANT
 from runs.errors import NotAllowed
@@ -289,7 +290,7 @@ def items(made: Bulk, query: QueryDict, viewer: Viewer) -> Items:
         found = found.filter(**SHOWN[shown][1])
     if look := query.get("look", "").replace("\x00", ""):
         found = found.filter(look=look)
-    before, after = _place(query.get("before")), _place(query.get("after"))
+    before, after = number_of(query.get("before")), number_of(query.get("after"))
     if before is not None:
         rows = list(found.filter(place__lt=before).order_by("-place")[: ITEMS + 1])
         more_earlier, more_later = len(rows) > ITEMS, True
@@ -312,10 +313,6 @@ def _lines(rows: Sequence[BulkItem], viewer: Viewer) -> list[Line]:
     # Where the viewer does not see all of them: is it gone, or not theirs to see?
     there = set(those.values_list("pk", flat=True)) if len(seen) < len(rows) else set(seen)
     return [Line(row, seen.get(row.run_id), row.run_id in seen or row.run_id not in there) for row in rows]
-
-
-def _place(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 # --- around it ----------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ SELECT id FROM runs_worker WHERE closed_at IS NULL AND beat_until < statement_ti
 
 def register(worker_id: uuid.UUID, *, queues: Sequence[str], capabilities: Sequence[str], slots: int) -> None:
     """Write the row of a new worker process, its lease begun; re-arms runs that waited for somebody capable."""
+    executes = code.version()  # looks through what is installed: no transaction is held open for that
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO runs_worker (id, host, pid, process, queues, capabilities, slots, code_version, started_at, beat_at,"
@@ -43,7 +44,7 @@ def register(worker_id: uuid.UUID, *, queues: Sequence[str], capabilities: Seque
                 list(queues),
                 list(capabilities),
                 slots,
-                code.version(),
+                executes,
                 settings.AGENTOPS_LEASE_SECONDS,
             ],
         )

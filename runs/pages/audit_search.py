@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import connection
 
+from agentops.console.numbers import number_of
 from runs import access
 from runs.models import Policy
 from runs.models.audit import ACTED_BY_POLICIES
@@ -58,8 +59,8 @@ class Place:
             if key[:1] == "a":
                 return cls(at, event_id=uuid.UUID(key[1:]))
             run_id, _, seq = key[1:].partition(".")
-            number = int(seq) if seq.isascii() and seq.isdigit() and len(seq) < 10 else -1
-            return cls(at, uuid.UUID(run_id), number) if key[:1] == "e" and 0 <= number < 2**31 else None
+            number = number_of(seq)
+            return cls(at, uuid.UUID(run_id), number) if key[:1] == "e" and number is not None else None
         except ValueError:
             return None
 

@@ -14,13 +14,13 @@ from django.db.models.functions import Cast, JSONObject
 from agentops.console.badges import ATTENTION, BAD, IDLE, OK, RETRY, RUN
 from agentops.console.times import clock as clock_time
 from agentops.console.times import duration
-from runs import access, blobs, codec, content
+from runs import access, content
 from runs.clock import Now
 from runs.models import Event, Operation, Run
 from runs.models.operation import WAIT_KINDS, Kind, OpStatus
 from runs.pages import timeline
 from runs.pages.sentences import Headline, sentence
-from runs.pages.subjects import times
+from runs.pages.subjects import arguments, times
 
 #: Forks that took it over, and answers about it, that the page names.
 NAMED = 20
@@ -361,11 +361,7 @@ def did_words(name: str, operation: Operation, *, seen: bool) -> str:
 
 def amount(request: Any) -> str:
     """How much a request is about, with its currency: “€184.50”; "" where it does not say."""
-    if blobs.is_marker(request):
-        return ""
-    given = codec.plain(request)
-    if not isinstance(given, dict):
-        return ""
+    given = arguments(request)
     for name, value in given.items():
         if not str(name).lower().endswith(_AMOUNT) or isinstance(value, bool):
             continue

@@ -275,16 +275,17 @@ _AMOUNTS = ("amount", "total", "price", "sum", "quantity", "currency")
 ARGUMENTS, CHARACTERS = 3, 40
 
 
+def arguments(request: Any) -> dict[str, Any]:
+    """The arguments of a request as plain JSON; none where it is kept apart from its row, or is no object."""
+    given = None if blobs.is_marker(request) else codec.plain(request)
+    return given if isinstance(given, dict) else {}
+
+
 def summary(request: Any) -> str:
     """What a request says in its plain arguments, amounts first: “amount 92.00, currency EUR, order 1042”."""
-    if blobs.is_marker(request):
-        return ""
-    given = codec.plain(request)
-    if not isinstance(given, dict):
-        return ""
     plain = {
         str(name): value
-        for name, value in given.items()
+        for name, value in arguments(request).items()
         if isinstance(value, str | int | float) and not isinstance(value, bool)
     }
     chosen = sorted(plain, key=lambda name: not name.lower().endswith(_AMOUNTS))[:ARGUMENTS]

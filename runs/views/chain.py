@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
+from agentops.console.numbers import number_of
 from runs import access, clock
 from runs.models import ChainCheck, Run
 from runs.services import chain as checking
@@ -56,8 +57,7 @@ def of_run(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     run = access.run_or_404(
         request.user, run_id, "runs.view_event", rows=Run.objects.only("workflow", "subject")
     )
-    given = request.GET.get("after", "")
-    after = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
+    after = number_of(request.GET.get("after")) or 0
     context = {
         "run": run,
         "check": checking.check_run(run_id, min(after, MOST - 1)),

@@ -17,6 +17,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentops.console.filters import Choice, Filter, link
+from agentops.console.numbers import number_of
 from agentops.console.paging import page
 from agentops.console.polling import fragment, is_poll, tag
 from agentops.console.sparkline import Sparkline, sparkline
@@ -102,9 +103,8 @@ def failure_groups(request: HttpRequest) -> HttpResponse:
 def _narrowed(groups: QuerySet[FailureGroup], query: QueryDict) -> QuerySet[FailureGroup]:
     if workflow := query.get("workflow", "").replace("\x00", ""):
         groups = groups.filter(workflow=workflow)
-    version = query.get("version", "")
-    if version.isascii() and version.isdigit() and len(version) < 10:
-        groups = groups.filter(version=int(version))
+    if (version := number_of(query.get("version"))) is not None:
+        groups = groups.filter(version=version)
     if (seen := query.get("seen", "")) in SEEN:
         groups = groups.filter(last_at__gte=clock.Now() - SEEN[seen][1])
     return groups

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods
 
+from agentops.console.numbers import number_of
 from runs import access, blobs, clock, codec, registry, services
 from runs.errors import Invalid, StateMismatch
 from runs.forms import ForkForm, SkipForm, StateForm, VerbForm, with_seen
@@ -242,8 +243,7 @@ VISITS = 12
 
 
 def _before_visit(request: HttpRequest) -> int | None:
-    before = request.GET.get("before", "")
-    return int(before) if before.isascii() and before.isdigit() and len(before) < 10 else None
+    return number_of(request.GET.get("before"))
 
 
 def _listed_visits(request: HttpRequest, source: Run) -> list[Visit]:
@@ -252,9 +252,9 @@ def _listed_visits(request: HttpRequest, source: Run) -> list[Visit]:
 
 def _visit(request: HttpRequest, source: Run, shown: Sequence[Visit]) -> int:
     """The visit that is asked for; the one where the run stands, or stood last at a step, by default."""
-    asked = request.POST.get("visit") or request.GET.get("visit") or ""
-    if asked.isascii() and asked.isdigit() and len(asked) < 10:
-        return int(asked)
+    asked = number_of(request.POST.get("visit") or request.GET.get("visit"))
+    if asked is not None:
+        return asked
     last = shown if _before_visit(request) is None else visits(source, most=1)
     return last[0].number if last else source.step_seq
 
