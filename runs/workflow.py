@@ -13,6 +13,7 @@ def act(ctx):
 
 import functools
 import inspect
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -358,8 +359,9 @@ class Workflow:
     mistakes: list[tuple[str, str, str]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        frame = inspect.stack()[2]
-        self.file, self.line = frame.filename, frame.lineno
+        # The caller of __init__. `inspect.stack()` would read the source of every module on the way, in every process.
+        frame = sys._getframe(2)
+        self.file, self.line = frame.f_code.co_filename, frame.f_lineno
         WORKFLOWS.setdefault(self.name, {}).setdefault(self.version, []).append(self)
 
     @property

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.conf import settings
 from django.db import connections
@@ -11,6 +12,7 @@ from django.test import TransactionTestCase
 from pytest_django import DjangoDbBlocker
 
 from agentops import env
+from tests.harness.pristine import Pristine
 from tests.harness.processes import Processes
 from tests.harness.server import Databases, ThrowAwayServer, remove_left_overs
 
@@ -22,6 +24,33 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """
     whole = config.args == config.getini("testpaths")
     return min(6, (os.cpu_count() or 1) + 1) if whole else 0
+
+
+#: Files that take a minute or more begin first.
+LONGEST_FIRST = ("races/test_pairs.py", "benchmark/test_benchmark.py", "demo/test_command.py")
+#: Folders whose tests start processes, and wait most of the time.
+WAITING = {"benchmark", "chaos", "cluster", "demo", "rough", "sandbox"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In parallel processes, mix files that wait with those that compute: a machine has time for both at once.
+
+    Browsers stay last, in their order (e2e/conftest.py). See --no-loadscope-reorder in pyproject.toml.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    kinds: dict[str, dict[Path, None]] = {"waits": {}, "computes": {}, "e2e": {}}
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        kind = "e2e" if folder == "e2e" else "waits" if folder in WAITING else "computes"
+        kinds[kind][item.path] = None
+    places = {
+        path: n / len(files) + (kind == "e2e")
+        for kind, files in kinds.items()
+        for n, path in enumerate(files)
+    }
+    places |= {Path(__file__).parent / name: n - len(LONGEST_FIRST) for n, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places[item.path])
 
 
 def _own_server() -> ThrowAwayServer | None:
@@ -67,28 +96,31 @@ def django_db_modify_db_settings(
 def django_db_setup(
     django_db_setup: None, session_server: ThrowAwayServer | None, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[None]:
-    """Keep a copy of the migrated database, and put it back after every test that commits.
+    """Put the migrated database back after every test that commits (harness/pristine.py).
 
     Django would truncate all tables instead, which loses the rows that migrations made, fails on append-only tables
     and takes longer. Ending the sessions of left-over processes is part of it.
     """
     name = settings.DATABASES["default"]["NAME"]
-    pristine = f"{name}_pristine"
-    databases = Databases(_maintenance_url())
+    connections.close_all()
+    pristine = Pristine(Databases(_maintenance_url()), name, _url_of(name))
 
     def restore(test_case: TransactionTestCase) -> None:
-        if session_server is not None:
-            session_server.start()
         connections.close_all()
-        databases.copy(pristine, name)
+        try:
+            pristine.restore()
+        except psycopg.OperationalError:
+            if session_server is None:
+                raise
+            # The test has left it stopped or recovering.
+            session_server.start()
+            pristine.restore()
 
-    connections.close_all()
-    databases.copy(name, pristine)
     patch = pytest.MonkeyPatch()
     patch.setattr(TransactionTestCase, "_fixture_teardown", restore)
     yield
     patch.undo()
-    databases.drop(pristine)
+    pristine.close()
 
 
 @pytest.fixture

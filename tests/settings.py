@@ -8,6 +8,7 @@ AGENTOPS_TEST_PREPARED_STATEMENTS=0 it may be a PgBouncer in transaction mode.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,11 @@ if os.environ.get("AGENTOPS_TEST_WORKER") != os.environ.get("PYTEST_XDIST_WORKER
     # One that a person has set for development must not leak into the tests.
     for name in [name for name in os.environ if name.startswith("AGENTOPS_") and "_TEST_" not in name]:
         del os.environ[name]
+    # Containers often have compiled files switched off. Hundreds of processes that tests start would compile Django again each.
+    if sys.dont_write_bytecode:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder / "compiled")
+        sys.dont_write_bytecode = False
     from tests.harness.server import ThrowAwayServer
 
     os.environ |= {

@@ -21,9 +21,28 @@ def _drives_a_browser(item: pytest.Item) -> bool:
     return item.path.is_relative_to(Path(__file__).parent)
 
 
+#: So that in parallel processes no long one begins when all others have ended.
+LONGEST_FIRST = (
+    "test_bulk.py",
+    "test_people_pages.py",
+    "test_decisions.py",
+    "test_inbox.py",
+    "test_runs.py",
+    "test_accessibility.py",
+    "test_support.py",
+    "test_policies.py",
+    "test_audit.py",
+)
+
+
+def _turn(item: pytest.Item) -> int:
+    """The place of a file among those that drive a browser."""
+    return LONGEST_FIRST.index(item.path.name) if item.path.name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Last, because Playwright's event loop goes on running in this thread: asyncio.run() would fail in later tests.
-    items.sort(key=_drives_a_browser)
+    items.sort(key=lambda item: (1, _turn(item)) if _drives_a_browser(item) else (0, 0))
     for item in filter(_drives_a_browser, items):
         item.add_marker("e2e")
         if not CHROMIUM.exists() and os.environ.get("CI") != "true":

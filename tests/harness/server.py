@@ -95,10 +95,7 @@ class Databases:
         """Make `target` anew as a copy of `source`; sessions of both are ended."""
         with psycopg.connect(self.maintenance_url, autocommit=True) as connection:
             self._drop(connection, target)
-            # A pooler keeps its own open after its clients have gone.
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [source]
-            )
+            self._end_sessions(connection, source)
             connection.execute(
                 sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
                     sql.Identifier(target), sql.Identifier(source)
@@ -109,6 +106,17 @@ class Databases:
         """Drop a database if it exists, ending its sessions."""
         with psycopg.connect(self.maintenance_url, autocommit=True) as connection:
             self._drop(connection, name)
+
+    def end_sessions(self, name: str) -> None:
+        """End all sessions of a database; they may need a moment."""
+        with psycopg.connect(self.maintenance_url, autocommit=True) as connection:
+            self._end_sessions(connection, name)
+
+    def _end_sessions(self, connection: psycopg.Connection, name: str) -> None:
+        # A pooler keeps its own open after its clients have gone.
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
 
     def _drop(self, connection: psycopg.Connection, name: str) -> None:
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -92,7 +92,11 @@ class World:
 
     def url(self, name: str, **changes: Any) -> str:
         """The address of a page as it is for this world."""
-        arguments: dict[str, Any] = {
+        return self._url(name, self._arguments(), changes)
+
+    def _arguments(self) -> dict[str, Any]:
+        """What addresses name, for all of them at once: it takes several questions to the database."""
+        return {
             "run_id": self.run.pk,
             "operation_id": self.effect.pk,
             "approval_id": self.approval.pk,
@@ -104,7 +108,6 @@ class World:
             "row_id": self.message.pk,
             "visit": 1,
             "number": 1,
-            "what": "request" if "operation" in name else "state",
             "workflow": "parcel",
             "source": "shop",
             "scope": "workflow",
@@ -124,6 +127,9 @@ class World:
             .values_list("pk", flat=True)
             .get(),
         }
+
+    def _url(self, name: str, arguments: dict[str, Any], changes: dict[str, Any]) -> str:
+        what = {"what": "request" if "operation" in name else "state"}
         of_state: dict[str, dict[str, Any]] = {
             "policies:revert": {"scope": "tool", "name": "book_courier", "revision": 1},
             **{
@@ -140,9 +146,10 @@ class World:
             "runs:skip": {"run_id": self.failed.pk},
             "runs:edit_state": {"run_id": self.failed.pk},
             "runs:kill": {"run_id": self.waiting.pk},
+            "runs:prioritise": {"run_id": self.waiting.pk},
             "runs:answer_doubt": {"run_id": self.doubt.run_id, "operation_id": self.doubt.pk},
         }
-        arguments |= of_state.get(name, {}) | changes
+        arguments = arguments | what | of_state.get(name, {}) | changes
         missing = set(PLACES[name].parameters) - set(arguments)
         assert not missing, f"say in tests/security/world.py what {missing} of {name} is"
         # This one page names what it shows behind the question mark.
@@ -151,7 +158,8 @@ class World:
 
     def pages(self) -> dict[str, str]:
         """The address of every page."""
-        return {name: self.url(name) for name in PLACES}
+        arguments = self._arguments()
+        return {name: self._url(name, arguments, {}) for name in PLACES}
 
 
 def world(text: str = "plain", payload: str | None = None) -> World:

@@ -14,6 +14,7 @@ from runs import doctor
 from runs.engine.worker import RunWorker
 from runs.models import Run
 from runs.states import TERMINAL
+from tests.harness.sessions import pooled
 from tests.harness.waiting import wait_until
 
 
@@ -42,7 +43,11 @@ class PipeStop:
 def running_worker(slots: int = 8, queues: tuple[str, ...] = ("default",)) -> Iterator[RunWorker]:
     """A worker at work; drained and closed at the end, whose own failure fails the test."""
     stop = PipeStop()
-    worker = RunWorker(worker_id=uuid.uuid4(), queues=queues, slots=slots, stop=stop)
+    with pooled():
+        yield from _at_work(RunWorker(worker_id=uuid.uuid4(), queues=queues, slots=slots, stop=stop), stop)
+
+
+def _at_work(worker: RunWorker, stop: PipeStop) -> Iterator[RunWorker]:
     failure: list[BaseException] = []
 
     def run() -> None:
