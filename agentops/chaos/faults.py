@@ -18,8 +18,11 @@ import httpx
 import psutil
 from django.conf import settings
 from django.db import connection
+from django.db.models import Q, QuerySet
 
-from agentops.chaos.judge import Strike
+from agentops.chaos.asked import Book
+from agentops.chaos.judge import EDITS, Strike
+from agentops.chaos.load import SAMPLES
 from agentops.chaos.people import ADMIN, SUPPORT, undisturbed
 from agentops.chaos.plan import Fault, Kind, Weights
 from agentops.chaos.programs import Program
@@ -27,10 +30,27 @@ from agentops.chaos.proxy import Proxy
 from agentops.embedded import PostgresServer
 from agentops.embedded.server import StopMode
 from runs import registry
-from runs.errors import VerbError
+from runs.bulk.selection import Filter
+from runs.errors import StateMismatch, VerbError
 from runs.lifecycle import Actor
 from runs.models import Policy, Run
-from runs.services import cancel, force_resume, pause_workflow, resume_workflow, retry, set_limits
+from runs.services import (
+    Done,
+    cancel,
+    edit_state,
+    force_resume,
+    fork,
+    kill,
+    pause_workflow,
+    preview_fork,
+    resume_workflow,
+    retry,
+    set_limits,
+    skip,
+)
+from runs.services.bulk import create_bulk
+from runs.services.fork import visits
+from runs.services.state import present
 from runs.states import TERMINAL, Status
 
 #: The gaps between two durable facts where a process may be killed or held up; the names are those of `runs.failpoints`.
@@ -60,6 +80,13 @@ LIMITS = {
 DELAY_S = (0.01, 0.3)
 DELAY_FOR_S = (1.0, 5.0)
 PAUSE_FOR_S = (1.0, 6.0)
+#: Above this `length` of a fork its last effect happens again.
+FORKED_AGAIN = 0.8
+#: Runs a minute of a bulk.
+BULK_RATE = 600
+#: Where a run goes on whose step is skipped, if not at the same one again.
+NEXT_STEP = {("refund_request", "settle"): "tell"}
+WAITING_STEPS = [step for _, step in NEXT_STEP]
 #: In leases.
 SHORT, LONG, HANG = (0.1, 0.7), (1.3, 3.0), (0.3, 1.7)
 
@@ -122,6 +149,7 @@ class World:
     proxy: Proxy
     actors: Mapping[str, Actor]
     workflows: Sequence[str]
+    book: Book
     log_path: Path
 
 
@@ -204,23 +232,23 @@ class Faults:
 
     def _kill_worker(self, fault: Fault) -> str:
         workers = [one for cluster in self._world.clusters for one in cluster.tree().third]
-        return self._kill(_picked(workers, fault), fault, ())
+        return self._end(_picked(workers, fault), fault, ())
 
     def _kill_sentinel(self, fault: Fault) -> str:
         tree = self._cluster(fault).tree()
-        return self._kill(_picked(tree.second, fault), fault, tree.third)
+        return self._end(_picked(tree.second, fault), fault, tree.third)
 
     def _kill_main(self, fault: Fault) -> str:
         tree = self._cluster(fault).tree()
-        return self._kill(tree.main, fault, tree.third)
+        return self._end(tree.main, fault, tree.third)
 
     def _kill_web(self, fault: Fault) -> str:
         tree = self._world.web.tree()
         # Mostly one of its workers; its main process once in a while.
         processes = [*tree.second, *tree.second, *([tree.main] if tree.main else [])]
-        return self._kill(_picked(processes, fault), fault, ())
+        return self._end(_picked(processes, fault), fault, ())
 
-    def _kill(self, process: psutil.Process | None, fault: Fault, others: Sequence[psutil.Process]) -> str:
+    def _end(self, process: psutil.Process | None, fault: Fault, others: Sequence[psutil.Process]) -> str:
         if process is None:
             return ""
         self._strike(fault, (process, *others))
@@ -363,20 +391,102 @@ class Faults:
         resume_workflow(self._world.actors[ADMIN], workflow, reason="chaos")
 
     def _cancel(self, fault: Fault) -> str:
-        return self._on_run(fault, list(_unfinished()), cancel)
+        return self._on_run(fault, _unfinished(), self._plainly(cancel))
 
     def _force_resume(self, fault: Fault) -> str:
-        return self._on_run(fault, list(_unfinished()), force_resume)
+        return self._on_run(fault, _unfinished(), self._plainly(force_resume))
 
     def _retry(self, fault: Fault) -> str:
-        failed = Run.objects.filter(status=Status.FAILED).order_by("id").values_list("pk", flat=True)
-        return self._on_run(fault, list(failed), retry)
+        return self._on_run(fault, Run.objects.filter(status=Status.FAILED), self._plainly(retry))
 
-    def _on_run(self, fault: Fault, runs: Sequence[uuid.UUID], verb: Callable[..., object]) -> str:
-        if not runs:
+    def _kill(self, fault: Fault) -> str:
+        return self._on_run(fault, _unfinished(), self._plainly(kill, ADMIN))
+
+    def _fork(self, fault: Fault) -> str:
+        """At any of its visits; what would be repeated is agreed to, and sometimes more than that is to happen again."""
+
+        def forked(run_id: uuid.UUID, reason: str) -> Done:
+            run = Run.objects.get(pk=run_id)
+            known = visits(run)
+            if not known:
+                raise StateMismatch("it never was anywhere")
+            visit = known[int(fault.size * len(known))].number
+            plan = preview_fork(run, visit)
+            again = {line.operation for line in plan.to_confirm}
+            if plan.optional and fault.length > FORKED_AGAIN:
+                again.add(plan.optional[-1].operation)
+            return fork(
+                self._world.actors[SUPPORT],
+                run_id,
+                visit=visit,
+                reason=reason,
+                again={one for one in again if one is not None},
+                seen_version=run.event_seq,
+                seen_plan=plan.digest,
+            )
+
+        return self._on_run(fault, Run.objects.filter(status__in=TERMINAL), forked)
+
+    def _skip(self, fault: Fault) -> str:
+        """What waits for the provider's word goes on without it; any other step begins a new visit."""
+
+        def skipped(run_id: uuid.UUID, reason: str) -> Done:
+            run = Run.objects.get(pk=run_id)
+            to = NEXT_STEP.get((run.workflow, run.step), run.step)
+            return skip(self._world.actors[SUPPORT], run_id, to=to, reason=reason, seen_version=run.event_seq)
+
+        idle = Q(status__in=[Status.RETRYING, Status.FAILED]) | Q(
+            status=Status.WAITING, step__in=WAITING_STEPS
+        )
+        return self._on_run(fault, Run.objects.filter(idle, workflow__in=SAMPLES), skipped)
+
+    def _edit_state(self, fault: Fault) -> str:
+        """Add a line to it, which the judge looks for when the run has ended."""
+
+        def edited(run_id: uuid.UUID, reason: str) -> Done:
+            run = Run.objects.get(pk=run_id)
+            shown = present(run).shown
+            return edit_state(
+                self._world.actors[SUPPORT],
+                run_id,
+                state=shown | {EDITS: [*shown.get(EDITS, []), reason]},
+                reason=reason,
+                seen_version=run.event_seq,
+            )
+
+        idle = Run.objects.filter(status__in=[Status.WAITING, Status.RETRYING, Status.FAILED])
+        return self._on_run(fault, idle.filter(workflow__in=SAMPLES), edited)
+
+    def _bulk(self, fault: Fault) -> str:
+        """Workers do it; robots start it, look at its first runs, pause and resume it."""
+        failed = Run.objects.filter(status=Status.FAILED)
+        workflows = sorted(set(failed.values_list("workflow", flat=True)))
+        if not workflows:
             return ""
-        run_id = runs[int(fault.pick * len(runs))]
-        return self._told(lambda: verb(self._world.actors[SUPPORT], run_id, reason="chaos"), f"run {run_id}")
+        workflow, name = workflows[int(fault.pick * len(workflows))], self._world.book.reason()
+        return self._told(
+            lambda: create_bulk(
+                self._world.actors[ADMIN],
+                "retry",
+                Filter(workflow=workflow),
+                name=name,
+                reason="the provider is back",
+                rate=BULK_RATE,
+                canary=1 + int(fault.size * 3),
+            ),
+            f"{workflow}, {name}",
+        )
+
+    def _plainly(self, verb: Callable[..., Done], by: str = SUPPORT) -> Callable[[uuid.UUID, str], Done]:
+        return lambda run_id, reason: verb(self._world.actors[by], run_id, reason=reason)
+
+    def _on_run(self, fault: Fault, runs: QuerySet[Run], work: Callable[[uuid.UUID, str], Done]) -> str:
+        among = list(runs.order_by("-id").values_list("pk", flat=True)[:500])
+        if not among:
+            return ""
+        run_id = among[int(fault.pick * len(among))]
+        refusal = self._world.book.ask(fault.kind, run_id, lambda reason: work(run_id, reason))
+        return f"run {run_id}" + (f", refused: {refusal}" if refusal else "")
 
     def _told(self, work: Callable[[], object], what: str) -> str:
         """A refusal is an answer, too."""
@@ -408,9 +518,8 @@ def set_quick_limits(admin: Actor, workflows: Sequence[str]) -> None:
         set_limits(admin, scope, name, reason="chaos", **values)
 
 
-def _unfinished() -> Sequence[uuid.UUID]:
-    runs = Run.objects.exclude(status__in=TERMINAL).order_by("id")
-    return list(runs.values_list("pk", flat=True)[:500])
+def _unfinished() -> QuerySet[Run]:
+    return Run.objects.exclude(status__in=TERMINAL)
 
 
 def _picked(processes: Sequence[psutil.Process], fault: Fault) -> psutil.Process | None:

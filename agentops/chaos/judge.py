@@ -13,16 +13,19 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
+from agentops.chaos.asked import EVENTS, REASON, Answer, Asked
 from agentops.chaos.ledgers import CannotJudge, Ledgers, Performed, by_key
 from agentops.chaos.load import SAMPLES
-from runs import clock, doctor
+from runs import clock, doctor, history
 from runs.engine.effects import provider_key
-from runs.models import Attempt, Operation, Run, Worker
+from runs.models import Attempt, Bulk, BulkItem, Event, Operation, Run, Worker
 from runs.models.operation import Kind, OpStatus
 from runs.states import TERMINAL, AttentionKind, Outcome, Status
 
+#: The name under which robots add their lines to states.
+EDITS = "edits"
 #: How many examples of one kind of wrong the report shows.
 SAMPLE = 5
 
@@ -69,6 +72,8 @@ class Notes:
     """Runs whose start was confirmed."""
     told: tuple[str, ...] = ()
     """What robots saw that must not be."""
+    asked: tuple[Asked, ...] = ()
+    """What robots asked of runs, and what they were told."""
 
     def written(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -79,7 +84,8 @@ class Notes:
         raw: dict[str, Any] = json.loads(text)
         strikes = tuple(Strike(one["at"], one["kind"], tuple(one["pids"])) for one in raw.pop("strikes"))
         confirmed, told = tuple(raw.pop("confirmed")), tuple(raw.pop("told"))
-        return cls(strikes=strikes, confirmed=confirmed, told=told, **raw)
+        asked = tuple(Asked(**one) for one in raw.pop("asked"))
+        return cls(strikes=strikes, confirmed=confirmed, told=told, asked=asked, **raw)
 
 
 @dataclass
@@ -160,8 +166,12 @@ def compare(
 
 
 def effects_in_database() -> list[Effect]:
-    """Every effect and compensation on record, with the keys of its earlier generations."""
+    """Every effect and compensation on record, with the keys of its earlier generations.
+
+    What a fork has taken over, key and all, is not another effect.
+    """
     rows = Operation.objects.filter(kind=Kind.EFFECT, provider_key__isnull=False).order_by("id")
+    rows = rows.exclude(pk__in=taken_over().values("pk"))
     return [
         Effect(
             operation=str(row.pk),
@@ -173,6 +183,12 @@ def effects_in_database() -> list[Effect]:
         )
         for row in rows.only(*_COLUMNS).iterator()
     ]
+
+
+def taken_over() -> QuerySet[Operation]:
+    """Effects that forks count on without having sent them: under the key of the run that did."""
+    origin = Operation.objects.filter(pk=OuterRef("copied_from"), provider_key=OuterRef("provider_key"))
+    return Operation.objects.filter(Exists(origin), kind=Kind.EFFECT)
 
 
 _COLUMNS = ("run_id", "step_seq", "position", "name", "status", "provider_key", "generation", "settled_by")
@@ -205,8 +221,23 @@ def unended(until: timedelta = timedelta()) -> tuple[list[Run], int]:
     return list(runs.exclude(pk__in=waiting.values("pk"))), waiting.count()
 
 
+def in_doubt() -> QuerySet[Operation]:
+    """Effects of the samples whose outcome nobody knows (yet): their ledgers tell of each."""
+    return Operation.objects.filter(status=OpStatus.PENDING, run__workflow__in=SAMPLES)
+
+
+def under_way(until: timedelta) -> int:
+    """How much has not come to its end: runs, bulks, and effects in doubt that a kill has left behind."""
+    killed = in_doubt().filter(run__status=Status.CANCELLED)
+    return len(unended(until)[0]) + Bulk.objects.filter(finished_at=None).count() + killed.count()
+
+
 def look_for_unended(wrong: Wrong) -> int:
-    """Note runs without an end although nothing is broken any more; returns how many wait by right."""
+    """Note runs, bulks and doubts without an end although nothing is broken any more; returns how many runs wait by right."""
+    for bulk in Bulk.objects.filter(finished_at=None):
+        wrong.add("not_ended", f"bulk {bulk.pk} ({bulk.name}) is {bulk.status}: {bulk.said}")
+    for doubt in in_doubt():
+        wrong.add("not_ended", f"nobody has found out whether {doubt.name} of run {doubt.run_id} happened")
     left, waiting = unended()
     for run in left:
         what = f"{run.status} at {run.step}" + (f", {run.attention_kind}" if run.attention_kind else "")
@@ -222,6 +253,107 @@ def look_for_missing(confirmed: Iterable[str], wrong: Wrong) -> None:
     missing = wanted - {str(pk) for pk in Run.objects.filter(pk__in=wanted).values_list("pk", flat=True)}
     for run_id in sorted(missing):
         wrong.add("lost_runs", f"the start of run {run_id} was confirmed, and it does not exist")
+
+
+# --- what people did ----------------------------------------------------------------------------------------------------
+
+
+def look_for_verbs(asked: Iterable[Asked], wrong: Wrong) -> dict[str, dict[str, int]]:
+    """Hold what robots were told against the history; by verb, how often each answer was given.
+
+    What was confirmed is there once, what was refused is not, and what nobody answered is there once at most.
+    """
+    kinds = set(EVENTS.values())
+    events = Event.objects.filter(reason__startswith=f"{REASON} ", kind__in=kinds)
+    there = Counter(
+        (str(run), kind, reason) for run, kind, reason in events.values_list("run_id", "kind", "reason")
+    )
+    answers: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in asked:
+        answers[one.verb][one.answer] += 1
+        times = there[(one.run, EVENTS[one.verb], one.reason)]
+        if one.answer == Answer.DONE and times == 0:
+            wrong.add("lost_verbs", f"{one} was confirmed, and its history knows nothing of it")
+        if one.answer == Answer.REFUSED and times:
+            wrong.add("verbs", f"{one} was refused, and its history says that it was done")
+        if times > 1:
+            wrong.add("verbs", f"{one} is {times} times in its history")
+    return {verb: dict(sorted(found.items())) for verb, found in sorted(answers.items())}
+
+
+def look_for_edits(asked: Iterable[Asked], wrong: Wrong) -> None:
+    """Each line that was added to a state, and confirmed, is in the state at the end: no checkpoint and no other edit lost it."""
+    added: dict[str, list[str]] = defaultdict(list)
+    for one in asked:
+        if one.verb == "edit_state" and one.answer == Answer.DONE:
+            added[one.run].append(one.reason)
+    for run in Run.objects.filter(pk__in=added):
+        state = history.whole(run.pk, run.state, run.state_sealed).true
+        for line in added[str(run.pk)]:
+            if line not in state.get(EDITS, ()):
+                wrong.add("lost_edits", f"{line} was added to the state of run {run.pk}, and is not there")
+
+
+def look_after_kills(wrong: Wrong) -> None:
+    """Nothing begins for a run after its kill: neither an attempt nor an effect bears the epoch that the kill has made."""
+    for run_id, data in Event.objects.filter(kind="killed").values_list("run_id", "data"):
+        sent = Operation.objects.filter(run_id=run_id, intent_epoch__gte=data["epoch"])
+        sent = sent.exclude(pk__in=taken_over().values("pk"))  # with epochs of another run
+        tried = Attempt.objects.filter(run_id=run_id, epoch__gte=data["epoch"])
+        if sent.exists() or tried.exists():
+            wrong.add("after_kill", f"run {run_id} went on after it was killed")
+
+
+def look_for_bulks(wrong: Wrong) -> tuple[int, int]:
+    """Each run that a bulk says it has retried was retried by it once, and no other; (bulks, runs that they retried)."""
+    bulks = 0
+    done: Counter[tuple[str, str]] = Counter()
+    events: Counter[tuple[str, str]] = Counter()
+    for bulk in Bulk.objects.order_by("id"):
+        bulks += 1
+        reason = f"{bulk.name}: {bulk.reason}"
+        items = BulkItem.objects.filter(bulk=bulk, state=BulkItem.State.DONE).values_list("run_id", flat=True)
+        done.update((reason, str(run_id)) for run_id in items)
+        retried = Event.objects.filter(kind="retried", reason=reason).values_list("run_id", flat=True)
+        events.update((reason, str(run_id)) for run_id in retried)
+    for (reason, run_id), times in (done - events).items():
+        wrong.add(
+            "bulks", f"bulk “{reason}” says that it retried run {run_id}, whose history does not", times
+        )
+    for (reason, run_id), times in (events - done).items():
+        wrong.add("bulks", f"bulk “{reason}” retried run {run_id} {times} times more than it says", times)
+    return bulks, done.total()
+
+
+def look_for_families(wrong: Wrong) -> tuple[int, int]:
+    """Each child exists once, and a join tells of each what it came to; (child runs, joins)."""
+    children = joins = 0
+    waits = Operation.objects.filter(kind=Kind.CHILD, copied_from=None).order_by("id")
+    for wait in waits.only("run_id", "name", "status", "children", "result").iterator():
+        statuses = list(
+            Run.objects.filter(parent_operation_id=wait.pk)
+            .order_by("child_index")
+            .values_list("status", flat=True)
+        )
+        children += len(statuses)
+        what = f"{wait.name} of run {wait.run_id}"
+        if len(statuses) != wait.children:
+            wrong.add("families", f"{what}: {wait.children} child runs were started, {len(statuses)} exist")
+        if wait.status != OpStatus.DONE:
+            continue
+        joins += 1
+        told = wait.result["ends"]
+        if len(told) != len(statuses):
+            wrong.add("families", f"{what}: joined {len(told)} child runs of {len(statuses)}")
+        for place, (letter, status) in enumerate(zip(told, statuses, strict=False)):
+            # A failed one may have been retried since; the others have ended for good.
+            if letter not in JOINED or (letter != "f" and status != JOINED[letter]):
+                wrong.add("families", f"{what}: joined child {place} as {letter!r}, and it is {status}")
+    return children, joins
+
+
+#: How the samples' joins, which wait for all, record what a child came to.
+JOINED = {"c": Status.COMPLETED, "f": Status.FAILED, "x": Status.CANCELLED}
 
 
 def examine(wrong: Wrong) -> None:
@@ -341,6 +473,11 @@ def judged(notes: Notes, ledgers: Ledgers) -> dict[str, Any]:
         wrong.add("webhooks", f"{pending} webhooks were never taken", pending)
     for told in notes.told:
         wrong.add("refusals", told)
+    verbs = look_for_verbs(notes.asked, wrong)
+    look_for_edits(notes.asked, wrong)
+    look_after_kills(wrong)
+    bulks, bulk_runs = look_for_bulks(wrong)
+    children, joins = look_for_families(wrong)
     examine(wrong)
     statuses = runs_by_status()
     faults = Counter(notes.faults) + ledgers.faults()
@@ -367,5 +504,12 @@ def judged(notes: Notes, ledgers: Ledgers) -> dict[str, Any]:
         "interrupted": not notes.complete,
         "waiting": waiting,
         "not_observable": tally.not_observable,
+        "children": children,
+        "joins": joins,
+        "forks": Run.objects.filter(forked_from__isnull=False).count(),
+        "effects_reused": taken_over().count(),
+        "bulks": bulks,
+        "bulk_runs": bulk_runs,
+        "verbs": verbs,
         "wrong": dict(wrong.samples),
     }

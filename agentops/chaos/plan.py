@@ -48,6 +48,16 @@ class Kind(StrEnum):
     CANCEL = "cancel"
     FORCE_RESUME = "force_resume"
     RETRY = "retry"  # a failed run is retried in place
+    FORK = (
+        "fork"  # a new run begins at a visit of one that has ended; now and then an effect is to happen again
+    )
+    SKIP = "skip"  # a run goes on behind the step where it stands
+    EDIT_STATE = "edit_state"  # a line is added to the state of a run that no worker has
+    KILL = "kill"  # a run ends at once, whatever is under way
+    BULK = (
+        "bulk"  # all failed runs of a workflow are retried by a bulk, which is paused and resumed meanwhile
+    )
+    TOGETHER = "together"  # two people give a verdict each to several like approvals at the same moment
 
 
 GROUPS: Mapping[Group, tuple[Kind, ...]] = {
@@ -61,11 +71,22 @@ GROUPS: Mapping[Group, tuple[Kind, ...]] = {
     ),
     Group.PROVIDERS: (Kind.PROVIDER,),
     Group.WEBHOOKS: (Kind.WEBHOOK, Kind.FORGED_WEBHOOK),
-    Group.PEOPLE: (*(Kind.RACE, Kind.CHANGE_LIMITS, Kind.PAUSE, Kind.CANCEL, Kind.FORCE_RESUME, Kind.RETRY),),
+    Group.PEOPLE: (
+        *(
+            Kind.RACE,
+            Kind.TOGETHER,
+            Kind.CHANGE_LIMITS,
+            Kind.PAUSE,
+            Kind.CANCEL,
+            Kind.FORCE_RESUME,
+            Kind.RETRY,
+        ),
+        *(Kind.FORK, Kind.SKIP, Kind.EDIT_STATE, Kind.KILL, Kind.BULK),
+    ),
 }
 
 #: These happen all the time at a rate of their own, not at times of the plan: per request, per approval, per process.
-CONTINUOUS = frozenset({Kind.PROVIDER, Kind.WEBHOOK, Kind.RACE, Kind.FAILPOINT})
+CONTINUOUS = frozenset({Kind.PROVIDER, Kind.WEBHOOK, Kind.RACE, Kind.TOGETHER, Kind.FAILPOINT})
 
 #: How often a kind is dealt, beside the others.
 WEIGHTS: Mapping[Kind, int] = {
@@ -93,6 +114,12 @@ WEIGHTS: Mapping[Kind, int] = {
     Kind.CANCEL: 2,
     Kind.FORCE_RESUME: 2,
     Kind.RETRY: 1,
+    Kind.FORK: 2,
+    Kind.SKIP: 2,
+    Kind.EDIT_STATE: 2,
+    Kind.KILL: 1,
+    Kind.BULK: 1,
+    Kind.TOGETHER: 1,
 }
 
 type Weights = Mapping[Kind, int]

@@ -51,6 +51,18 @@ def _figures(report: Mapping[str, Any]) -> Table:
         ("lost", report["lost"], "recorded as done, and in no ledger"),
         ("repeated", report["repeated"], "carried out more than once"),
         (
+            "child runs",
+            report["children"],
+            f"{report['joins']} joins, each tells of all of its children what they came to",
+        ),
+        (
+            "forks",
+            report["forks"],
+            f"{report['effects_reused']} effects that they count on without sending them again",
+        ),
+        ("bulks", report["bulks"], f"{report['bulk_runs']} runs retried by them, each once"),
+        ("verbs", *_verbs(report["verbs"])),
+        (
             "in doubt, settled",
             report["in_doubt_settled"],
             "by a look-up, or by a person who looked into the ledger",
@@ -67,6 +79,13 @@ def _figures(report: Mapping[str, Any]) -> Table:
     for name, value, meaning in rows:
         table.add_row(name, str(value), meaning)
     return table
+
+
+def _verbs(verbs: Mapping[str, Mapping[str, int]]) -> tuple[int, str]:
+    """How many were confirmed and stand once in the history, and which."""
+    done = {verb: answers.get("done", 0) for verb, answers in verbs.items()}
+    told = ", ".join(f"{number} {verb}" for verb, number in done.items() if number)
+    return sum(done.values()), f"confirmed to people: {told}" if told else "none was asked for"
 
 
 def _seconds(value: float | None) -> str:

@@ -46,6 +46,7 @@ KEYS = "keys.json"
 KEEP = "keep"
 _KEYS = ("AGENTOPS_SECRET_KEY", "AGENTOPS_WEBHOOK_SECRET")
 JUDGE = "--judge"
+OWN_APP = "agentops.chaos"
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,18 @@ def prepare(environ: MutableMapping[str, str], arguments: Sequence[str] = ()) ->
         {
             "AGENTOPS_DEBUG": environ.get("AGENTOPS_DEBUG") or "1",
             "AGENTOPS_DATA_DIR": str(surroundings.folder / "data"),
+            "AGENTOPS_APPS": _with_own(environ.get("AGENTOPS_APPS", "")),
             **_keys(kept),
             "DATABASE_URL": surroundings.server.url(),
         }
     )
     _prepared = surroundings
+
+
+def _with_own(apps: str) -> str:
+    """The apps of the site, and the one with the workflows that only trials run."""
+    named = [name.strip() for name in apps.split(",") if name.strip()]
+    return ",".join(dict.fromkeys([*named, OWN_APP]))
 
 
 def _kept(arguments: Sequence[str]) -> Path | None:

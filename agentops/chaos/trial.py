@@ -27,6 +27,7 @@ from django.db import connection
 from rich.console import Console
 
 from agentops.chaos import judge, load, people, plan
+from agentops.chaos.asked import Book
 from agentops.chaos.faults import Cluster, Failpoints, Faults, World, set_quick_limits
 from agentops.chaos.judge import Notes, Strike
 from agentops.chaos.ledgers import CannotJudge, Ledgers
@@ -161,6 +162,7 @@ class Trial:
         self._sandbox_program: Program | None = None
         self._seen_workers: set[int] = set()
         self._failpoint_strikes: list[Strike] = []
+        self._book = Book()
 
     def run(self) -> dict[str, Any]:
         """Run to the end, or until Ctrl-C; returns the report.
@@ -249,7 +251,9 @@ class Trial:
         options = self.options
         starts = load.starts(options.seed, options.duration, options.per_second, options.given)
         self._load = Load(starts, options.seed, self._actors[STARTER])
-        self._people = People(options.seed, options.weights, self._ledgers, self._ledgers.observable())
+        self._people = People(
+            options.seed, options.weights, self._ledgers, self._ledgers.observable(), self._book
+        )
         world = World(
             clusters=clusters,
             web=web,
@@ -258,6 +262,7 @@ class Trial:
             proxy=self._proxy,
             actors=self._actors,
             workflows=self._workflows,
+            book=self._book,
             log_path=self.folder / "chaos.log",
         )
         faults = plan.faults(options.seed, options.duration, options.faults_per_minute, options.weights)
@@ -451,17 +456,17 @@ class Trial:
             self._ledger.fault_rates({}, endpoint=endpoint)
         if self._interrupted:
             return
-        self._people.racing = False
+        self._people.racing = self._people.together = self._people.braking = False
         insist(lambda: set_quick_limits(self._actors[ADMIN], self._workflows))
 
         fewest, since = sys.maxsize, time.monotonic()
 
         def over() -> bool:
             nonlocal fewest, since
-            found = undisturbed(lambda: judge.unended(timedelta(seconds=self.options.drain_limit)))
+            found = undisturbed(lambda: judge.under_way(timedelta(seconds=self.options.drain_limit)))
             if found is None:
                 return False
-            left = len(found[0]) + self._ledgers.webhooks_pending()
+            left = found + self._ledgers.webhooks_pending()
             if left < fewest:
                 fewest, since = left, time.monotonic()
             self._drained = left == 0
@@ -473,7 +478,8 @@ class Trial:
 
     def _notes(self, lasted: float) -> Notes:
         counts: Counter[str] = Counter(self._faults.counts)
-        counts[Kind.RACE] += self._people.counts[Kind.RACE]
+        for kind in (Kind.RACE, Kind.TOGETHER):
+            counts[kind] += self._people.counts[kind]
         counts[Kind.FAILPOINT] += self._fired
         return Notes(
             seed=self.options.seed,
@@ -484,6 +490,7 @@ class Trial:
             strikes=(*self._faults.strikes, *self._failpoint_strikes),
             confirmed=tuple(str(run_id) for run_id in self._load.confirmed),
             told=(*self._faults.wrong, *self._people.wrong),
+            asked=tuple(self._book.asked),
         )
 
     def _stop_programs(self) -> None:

@@ -154,7 +154,7 @@ def _store_found(visit: Visit, record: Record, encoded: Any) -> None:
         operation.status, operation.settled_by = OpStatus.DONE, "verify"
         operation.result, operation.result_sealed = display, sealed
         operation.provider_ref = reference_of(encoded)
-        operation.error_type = operation.error = ""
+        operation.found_out()
         operation.finished_at = business_now()
         operation.save()
         visit.last_recorded = operation.finished_at

@@ -13,7 +13,7 @@ from runs.engine.database import cold
 from runs.engine.doubt import ABSENT, settle_pending
 from runs.engine.execution import Record, dumps
 from runs.engine.questions import refuse_within, respond
-from runs.engine.requests import BackOff, Block, OpenWait, Requests, compare, suspend
+from runs.engine.requests import BackOff, Block, OpenWait, Requests, compare, instead, suspend
 from runs.engine.sending import arguments_to_send, not_sent, send
 from runs.engine.values import arguments_of, failed, parse
 from runs.errors import Cancelled, Rejected
@@ -50,7 +50,7 @@ def effect(
     # Once an effect is recorded its approval is not looked at again, and is not unused for that.
     visit.used.add(f"{position}/approval")
     if record is not None:
-        compare(record, Kind.EFFECT, tool.name, digest)
+        compare(record, Kind.EFFECT, tool.name, digest, instead(visit, encoded))
         # The approval in front of it belongs to it, also where nobody looks at it again.
         visit.used.add(_gate_position(position))
     if record is not None and record.status == OpStatus.DONE:
@@ -145,7 +145,7 @@ def _gate(
         if not needed:
             return None
     else:
-        compare(record, Kind.APPROVAL, tool.name, digest)
+        compare(record, Kind.APPROVAL, tool.name, digest, instead(visit, encoded))
     if record is not None and record.status == OpStatus.OPEN:
         yield from respond(visit, record.id, gate_position, on_question)
     if record is None or record.status == OpStatus.OPEN:

@@ -59,6 +59,8 @@ class Record:
     finished_at: datetime | None
     copied_from: uuid.UUID | None = None
     """In a fork: the operation whose answer this is."""
+    origin: uuid.UUID | None = None
+    """The run that it was an operation of: its arguments name that run where those of now name the fork."""
 
     @property
     def true_result(self) -> Any:
@@ -217,7 +219,7 @@ class Execution:
         """
 
         def transact(unsure: bool) -> T:
-            run = lifecycle.lock_run(self.run_id)
+            run = self.lock_run()
             if run.epoch != self.epoch or run.step_seq != self.step_seq or run.status != Status.RUNNING:
                 if unsure and self.ended_by_me():
                     return applied
@@ -228,6 +230,14 @@ class Execution:
         if self.lost:
             raise LeaseLost("this attempt was closed")
         return cold(transact, self.lease)
+
+    def lock_run(self) -> Run:
+        """The run under its lock. Raises LeaseLost where retention has deleted it, long after it was taken from this worker."""
+        try:
+            return lifecycle.lock_run(self.run_id)
+        except Run.DoesNotExist:
+            self.lost = True
+            raise LeaseLost("this run has been deleted") from None
 
     def write_within(self, statement: Fenced, parameters: dict[str, Any]) -> tuple[Any, ...] | None:
         """The same as part of the transaction that is open on Django's connection; its row, or None if refused."""

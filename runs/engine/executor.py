@@ -233,6 +233,11 @@ class Executor:
         records = [Record(*row) for row in rows]
         for record, result in zip(records, execution.whole([r.result for r in records]), strict=True):
             record.result = result
+        if copies := [record for record in records if record.copied_from is not None]:
+            ids = {"ids": [record.copied_from for record in copies]}
+            origins = dict(execution.database.all(statements.ORIGINS, ids))
+            for record in copies:
+                record.origin = origins.get(record.copied_from)
         return {record.position: record for record in records}
 
     def _visit(self, execution: Execution, step: Step | None) -> Visit:

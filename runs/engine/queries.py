@@ -10,7 +10,7 @@ from runs.engine.classify import Verdict, classify, pause
 from runs.engine.execution import Record, dumps
 from runs.engine.lease import clock
 from runs.engine.questions import refuse_within
-from runs.engine.requests import BackOff, Block, Call, OpenWait, Requests, compare, suspend
+from runs.engine.requests import BackOff, Block, Call, OpenWait, Requests, compare, instead, suspend
 from runs.engine.values import failed, parse, record_answer
 from runs.errors import Cancelled, ToolFailed, WaitExpired
 from runs.failpoints import failpoint
@@ -36,7 +36,7 @@ def query(
     digest = codec.digest(encoded)
     record = visit.records.get(position)
     if record is not None:
-        compare(record, kind, tool.name, digest)
+        compare(record, kind, tool.name, digest, instead(visit, encoded))
         if record.status == OpStatus.DONE:
             return parse(tool.returns, tool.name, record.true_result)
         if record.status == OpStatus.FAILED:
@@ -158,14 +158,15 @@ def wait(visit: Visit, want: OpenWait) -> Requests:
     yield from ()
     refuse_within()
     record = visit.records.get(want.position)
+    same = want.instead or instead(visit, want.request)
     if record is None or record.status == OpStatus.OPEN or _waited_in_vain(record):
         if record is not None:
-            compare(record, want.kind, want.name, want.digest)
+            compare(record, want.kind, want.name, want.digest, same)
             want.existing = record.id
         elif visit.execution.cancel_requested and not visit.execution.compensating:
             raise Cancelled
         raise suspend(visit, want)
-    compare(record, want.kind, want.name, want.digest)
+    compare(record, want.kind, want.name, want.digest, same)
     if record.status == OpStatus.FAILED and record.error_type != children.FAILED:
         raise WaitExpired(record.error or f"{want.name} did not come in time")
     return record

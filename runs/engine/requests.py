@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from runs import codec
 from runs.engine.execution import Record
 from runs.errors import Diverged, Suspend
 from runs.states import Hold
@@ -86,6 +87,8 @@ class OpenWait:
     correlation: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     existing: uuid.UUID | None = None
+    instead: Callable[[uuid.UUID], str] | None = None
+    """As `Instead`, where the digest is not that of the request alone."""
 
 
 @dataclass
@@ -124,13 +127,27 @@ class NoPlace:
 Want = OpenWait | BackOff | AskDoubt | NoPlace
 
 
-def compare(record: Record, kind: str, name: str, digest: str) -> None:
-    """Raises Diverged when the record at this position is of something else."""
+type Instead = Callable[[uuid.UUID], str]
+"""The digest that the arguments would have if they named this run instead of the run that asks."""
+
+
+def instead(visit: Visit, encoded: Any) -> Instead:
+    return lambda origin: codec.digest_instead(encoded, visit.execution.run_id, origin)
+
+
+def compare(record: Record, kind: str, name: str, digest: str, instead: Instead) -> None:
+    """Raises Diverged when the record at this position is of something else.
+
+    A fork that hands its own id on, as tools are often given the run's, makes the same call as the run that it was made from.
+    """
     if (record.kind, record.name) != (kind, name):
         raise Diverged(
             f"operation {record.position} was {record.kind} {record.name} when it was recorded and is {kind} {name} now"
         )
-    if record.args_digest != digest:
+    same = record.args_digest == digest or (
+        record.origin is not None and record.args_digest == instead(record.origin)
+    )
+    if not same:
         raise Diverged(
             f"operation {record.position}, {kind} {name}, now has other arguments than when it was recorded"
         )

@@ -179,14 +179,15 @@ def _outcome(
 def settle_late(visit: Visit, record: Record, parameters: Mapping[str, Any], encoded: Any) -> datetime | None:
     """The outcome of a send whose run has moved on meanwhile: accepted while its intent stands, else kept as an event."""
     execution = visit.execution
-    run = lifecycle.lock_run(execution.run_id)
+    run = execution.lock_run()
     operation = Operation.objects.select_for_update().get(pk=record.id)
     mine = operation.intent_epoch == execution.epoch and operation.intent_worker_id == execution.worker_id
     status = parameters["status"]
     moment = business_now()
     if operation.status == OpStatus.PENDING and mine:
         display, sealed = redaction.split(encoded)
-        operation.status = status
+        open_still = status == OpStatus.RETRY and operation.earlier_send_open
+        operation.status = OpStatus.PENDING if open_still else status
         if status == OpStatus.DONE:
             operation.result, operation.result_sealed = display, sealed
         operation.error_type, operation.error = parameters["error_type"], parameters["error"]

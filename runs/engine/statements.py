@@ -221,6 +221,9 @@ _COLUMNS = """id, position, ordinal, kind, name, args_digest, status, result, re
 
 VISIT = f"SELECT {_COLUMNS} FROM runs_operation WHERE run_id = %(run)s AND step_seq = %(seq)s AND NOT forgotten ORDER BY ordinal"
 
+#: In a fork: the runs that the operations it took over were those of.
+ORIGINS = "SELECT id, run_id FROM runs_operation WHERE id = ANY(%(ids)s)"
+
 #: Before a new intent overwrites the one before: what is known of that send. Written only where an effect is sent again; the
 #: first and the newest are kept, so that one which is tried for days stays small.
 _EARLIER_SENDS = """CASE WHEN jsonb_array_length(o.earlier_sends) >= 50 THEN o.earlier_sends - 1
@@ -278,6 +281,7 @@ RETURNING o.id
 """
 
 #: The outcome of a send while the run is still this worker's: fenced by its own intent. Otherwise see `sending.settle_late`.
+#: That this send did nothing and may be made again says nothing of an earlier one: where that can land, it stays in doubt.
 OUTCOME = Fenced(
     f"""
 WITH p AS MATERIALIZED (
@@ -291,7 +295,7 @@ WITH p AS MATERIALIZED (
         FOR NO KEY UPDATE {{wait}}
     ) AS its
 )
-UPDATE runs_operation o SET status = p.status,
+UPDATE runs_operation o SET status = CASE WHEN p.status = 'retry' AND o.earlier_send_open THEN 'pending' ELSE p.status END,
     result = p.response, result_sealed = p.sealed, error_type = p.error_type, error = p.error,
     provider_ref = p.ref, tries = o.tries + 1, settled_by = p.by, generation = o.generation + p.bump,
     call_ended_at = agentops_now(), finished_at = CASE WHEN p.status IN ('done', 'failed') THEN agentops_now() END

@@ -427,6 +427,15 @@ class Visit:
                 codec.digest([request, [[one.definition.name, one.digest] for one in prepared]]),
                 limit,
                 options={"prepared": prepared, "terms": terms},
+                instead=lambda origin: codec.digest(
+                    [
+                        request,
+                        [
+                            [one.definition.name, one.digest_instead(self.execution.run_id, origin)]
+                            for one in prepared
+                        ],
+                    ]
+                ),
             )
             record = yield from wait_for(self, asked)
             ends = yield Block(lambda: self._ends(record))

@@ -125,8 +125,9 @@ def _ended_by_operation(run: Run) -> bool:
 def reopen(operations: Iterable[Operation]) -> None:
     """Let a definite failure be tried again.
 
-    An effect under the next generation of its provider key, as the provider may keep the old answer; under the same one while an
-    earlier send could still land, or that and the new one would both count.
+    An effect under the next generation of its provider key, as the provider may keep the old answer. While an earlier send could
+    still land, that and the new one would both count: it is in doubt again, and is settled as every doubt is, since by now the
+    provider may have forgotten its key.
     """
     for operation in operations:
         operation.finished_at = operation.result = operation.result_sealed = None
@@ -135,7 +136,7 @@ def reopen(operations: Iterable[Operation]) -> None:
         if operation.kind in WAIT_KINDS:
             _wait_again(operation)
         else:
-            operation.status = OpStatus.RETRY
+            operation.status = OpStatus.PENDING if operation.earlier_send_open else OpStatus.RETRY
             operation.generation += not operation.earlier_send_open
         operation.save()
 
@@ -189,6 +190,9 @@ def _why_again(operation: Operation) -> str:
     """Why an operation that failed for certain is tried again."""
     if operation.kind in WAIT_KINDS:
         return "nothing came in time; it is waited for anew"
-    key = "under the same key" if operation.earlier_send_open else "under a new key"
     told = f"it failed for certain{': ' + operation.error[:200] if operation.error else ''}"
-    return f"{told}; tried {key}" if operation.kind == Kind.EFFECT else told
+    if operation.kind != Kind.EFFECT:
+        return told
+    if operation.earlier_send_open:
+        return f"{told}; an earlier send may have landed, so that is settled first"
+    return f"{told}; tried under a new key"

@@ -7,14 +7,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from agentops.chaos import judge, report
+from agentops.chaos.asked import Asked
 from agentops.chaos.judge import Effect, Life, Notes, Strike, Try, Wrong, compare
 from agentops.chaos.ledgers import CannotJudge, Ledgers, Performed
 from agentops.sandbox.client import SandboxLedger
-from runs.models import Operation, Run
-from runs.models.operation import OpStatus
+from runs import clock, lifecycle, services
+from runs.bulk.selection import Filter
+from runs.models import BulkItem, Operation, Run
+from runs.models.operation import Kind, OpStatus
+from runs.services import bulk
 from runs.states import AttentionKind, Status
 from tests import factories
 from tests.harness.processes import free_port
@@ -263,3 +267,128 @@ def test_a_key_that_was_counted_up_is_looked_for_under_all_its_generations(done:
     assert len(found.keys) == 4  # three generations, and the factory's own key
     assert found.keys[-1] == str(done.provider_key)
     assert done.status == OpStatus.DONE
+
+
+# --- what people did --------------------------------------------------------------------------------------------------------
+
+
+def asked(run: Run, reason: str, answer: str, verb: str = "retry") -> Asked:
+    return Asked(verb, str(run.pk), reason, answer)
+
+
+def judged_verbs(*requests: Asked) -> Wrong:
+    wrong = Wrong()
+    judge.look_for_verbs(requests, wrong)
+    return wrong
+
+
+@pytest.fixture
+def retried(transactional_db: None) -> Run:
+    """A run whose history says once that it was retried, as “chaos 7”."""
+    run = factories.run(Status.FAILED)
+    services.retry(factories.support(), run.pk, reason="chaos 7")
+    return run
+
+
+def test_what_people_were_told_agrees_with_the_history(retried: Run):
+    requests = (
+        asked(retried, "chaos 7", "done"),
+        asked(retried, "chaos 8", "refused"),
+        asked(retried, "chaos 9", "unknown"),
+    )
+    wrong = Wrong()
+    assert judge.look_for_verbs(requests, wrong) == {"retry": {"done": 1, "refused": 1, "unknown": 1}}
+    assert not wrong.counts
+
+
+def test_a_confirmed_verb_that_the_history_does_not_know_is_lost(retried: Run):
+    wrong = judged_verbs(asked(retried, "chaos 8", "done"))
+    assert wrong.counts == {"lost_verbs": 1}
+    assert f"retry of run {retried.pk} (chaos 8)" in wrong.samples["lost_verbs"][0]
+
+
+def test_a_refused_verb_that_was_done_all_the_same_is_wrong(retried: Run):
+    assert judged_verbs(asked(retried, "chaos 7", "refused")).counts == {"verbs": 1}
+
+
+@pytest.mark.parametrize("answer", ["done", "unknown"])
+def test_a_verb_that_was_done_twice_is_wrong(retried: Run, answer: str):
+    with transaction.atomic():
+        lifecycle.append_event(retried, "retried", factories.support(), "chaos 7")
+    assert judged_verbs(asked(retried, "chaos 7", answer)).counts == {"verbs": 1}
+
+
+def test_a_confirmed_edit_that_is_not_in_the_state_at_the_end_is_lost(transactional_db: None):
+    run = factories.run(Status.FAILED, state={})
+    services.edit_state(factories.support(), run.pk, state={judge.EDITS: ["chaos 1"]}, reason="chaos 1")
+    wrong = Wrong()
+    judge.look_for_edits([asked(run, "chaos 1", "done", "edit_state")], wrong)
+    assert not wrong.counts
+    judge.look_for_edits([asked(run, "chaos 2", "done", "edit_state")], wrong)
+    assert wrong.counts == {"lost_edits": 1}
+
+
+def test_what_begins_after_a_kill_is_wrong(transactional_db: None):
+    doubt = factories.doubt(intent_epoch=0)
+    services.kill(factories.admin(), doubt.run_id, reason="stop it")
+    source = factories.operation(factories.run(Status.FAILED), intent_epoch=7)
+    copy: dict[str, Any] = {"copied_from": source.pk, "provider_key": source.provider_key, "intent_epoch": 7}
+    factories.operation(Run.objects.get(pk=doubt.run_id), **copy)  # a fork that was killed
+    wrong = Wrong()
+    judge.look_after_kills(wrong)
+    assert not wrong.counts
+    factories.operation(Run.objects.get(pk=doubt.run_id), status=OpStatus.PENDING, intent_epoch=99)
+    judge.look_after_kills(wrong)
+    assert wrong.counts == {"after_kill": 1}
+
+
+def test_a_bulk_and_the_histories_of_its_runs_say_the_same(retried: Run):
+    sam = factories.support("sam")
+    made = bulk.create_bulk(sam, "retry", Filter(), name="chaos 7", reason="it is over").bulk
+    item = BulkItem.objects.create(
+        bulk=made, place=1, run_id=retried.pk, seen_version=1, state="done", at=clock.now()
+    )
+    wrong = Wrong()
+    assert judge.look_for_bulks(wrong) == (1, 1)
+    assert wrong.counts == {"bulks": 1} and "says that it retried" in wrong.samples["bulks"][0]
+    with transaction.atomic():
+        lifecycle.append_event(retried, "retried", sam, "chaos 7: it is over")
+    wrong = Wrong()
+    assert judge.look_for_bulks(wrong) == (1, 1) and not wrong.counts
+    item.state = "skipped"
+    item.save()
+    judge.look_for_bulks(wrong)
+    assert wrong.counts == {"bulks": 1} and "more than it says" in wrong.samples["bulks"][0]
+
+
+def test_a_join_tells_of_every_child_what_it_came_to(transactional_db: None):
+    parent = factories.run(Status.COMPLETED)
+    wait = factories.operation(parent, Kind.CHILD, children=2, result={"ends": "cf", "others": {}})
+    line: dict[str, Any] = {"parent_id": parent.pk, "parent_operation_id": wait.pk, "depth": 1}
+    factories.run(Status.COMPLETED, child_index=0, **line)
+    wrong = Wrong()
+    judge.look_for_families(wrong)
+    assert wrong.counts == {"families": 2}  # one child is missing, and the join tells of more than there are
+    factories.run(Status.COMPLETED, child_index=1, **line)  # it failed then, and was retried
+    wrong = Wrong()
+    assert judge.look_for_families(wrong) == (2, 1) and not wrong.counts
+    Operation.objects.filter(pk=wait.pk).update(result={"ends": "xf", "others": {}})
+    judge.look_for_families(wrong)
+    assert wrong.counts == {"families": 1} and "it is completed" in wrong.samples["families"][0]
+
+
+def test_what_a_fork_has_taken_over_is_one_effect_and_not_two(done: Operation):
+    made = factories.run(Status.COMPLETED, forked_from=done.run_id)
+    copy = factories.operation(made, copied_from=done.pk, provider_key=done.provider_key)
+    assert [one.operation for one in judge.effects_in_database()] == [str(done.pk)]
+    Operation.objects.filter(pk=copy.pk).update(provider_key=uuid.uuid4())  # it was sent again
+    assert len(judge.effects_in_database()) == 2
+
+
+def test_a_bulk_and_a_doubt_without_an_end_are_no_proof(done: Operation):
+    left = bulk.create_bulk(factories.support(), "retry", Filter(), name="a", reason="b").bulk
+    doubt = factories.doubt()
+    Run.objects.filter(pk=doubt.run_id).update(workflow="refund_request")
+    made = judge.judged(notes(), Told(done.provider_key))
+    told = " ".join(made["wrong"]["not_ended"])
+    assert f"bulk {left.pk}" in told and f"of run {doubt.run_id} happened" in told

@@ -520,6 +520,25 @@ def test_a_refused_effect_keeps_its_key_while_an_earlier_send_can_land(stage: St
     assert stage.world.ledger.total() == 1
 
 
+def test_a_retry_does_not_send_again_when_the_provider_may_have_forgotten_the_key_of_an_earlier_send(
+    stage: Stage,
+) -> None:
+    run, first = begin(stage), stage.worker()
+    claimed(first).to("tool.in_request")
+    first.kill()
+    other = stage.worker()
+    sender = claimed(other).to("tool.in_request")
+    sender.answer("refused for good")
+    sender.finish()
+    assert again(run).status == "failed"
+    stage.world.land(stage.world.net[0])
+    stage.pass_time(2 * WINDOW)
+    retry(factories.support(), run.pk, reason="again")
+    claimed(other).finish()
+    assert (again(run).status, again(run).attention_kind) == ("attention", "in_doubt")
+    assert (len(stage.world.net), stage.world.ledger.total()) == (2, 1)
+
+
 # --- cancel ------------------------------------------------------------------------------------------------------------------
 
 

@@ -332,9 +332,18 @@ MUTANTS = (
         "a retry takes the next key whatever is under way",
         "same_key_until_settled",
         "runs/services/retry.py",
-        "operation.generation += not operation.earlier_send_open",
-        "operation.generation += 1",
+        "            operation.status = OpStatus.PENDING if operation.earlier_send_open else OpStatus.RETRY\n"
+        "            operation.generation += not operation.earlier_send_open\n",
+        "            operation.status = OpStatus.RETRY\n            operation.generation += 1\n",
         "a_refused_effect_keeps_its_key_while_an_earlier_send_can_land",
+    ),
+    mutant(
+        "a retry sends again behind a send that may have landed",
+        "same_key_until_settled",
+        "runs/services/retry.py",
+        "OpStatus.PENDING if operation.earlier_send_open else OpStatus.RETRY",
+        "OpStatus.RETRY",
+        "a_retry_does_not_send_again_when_the_provider_may_have_forgotten_the_key_of_an_earlier_send",
     ),
     # --- cancel
     mutant(
@@ -447,7 +456,7 @@ MUTANTS = (
         "an operation with other arguments is taken for the recorded one",
         "divergence",
         REQUESTS,
-        "if record.args_digest != digest:",
+        "if not same:",
         "if False:",
         "tests/runs/engine/test_steps.py::test_divergence_stops_before_a_second_effect",
     ),

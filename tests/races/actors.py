@@ -7,7 +7,7 @@ checkpoint that fails the run while the retry arrives, or a worker of long ago t
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Any
@@ -533,10 +533,12 @@ class Scene:
     check: Callable[[Stage, Case, Any, Any], None] = any_outcome
     locks: tuple[str, ...] = (RUN,)
 
-    def acts(self, stage: Stage, case: Case, pair: tuple[str, str]) -> list[Act]:
+    def acts(
+        self, stage: Stage, case: Case, pair: tuple[str, str], known: Mapping[str, Make] = ACTS
+    ) -> list[Act]:
         return [
-            (self.first or ACTS[pair[0]])(stage, case, 0),
-            (self.second or ACTS[pair[1]])(stage, case, 1),
+            (self.first or known[pair[0]])(stage, case, 0),
+            (self.second or known[pair[1]])(stage, case, 1),
         ]
 
     def lock(self, case: Case, n: int) -> tuple[str, uuid.UUID] | None:

@@ -10,12 +10,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from runs.errors import WaitExpired
-from runs.workflow import Complete, Fail, Goto, Retry, Workflow
+from runs.workflow import Child, Complete, Fail, Goto, Retry, Workflow, tool
 
 
 class Given(BaseModel):
     text: str
     limit_ms: int | None = None
+    filler: str = ""
 
 
 class Gate:
@@ -40,12 +41,25 @@ def pass_gate(run_id: uuid.UUID) -> None:
         assert gate.opened.wait(60), "nobody opened the gate"
 
 
+@tool(
+    effect=True,
+    in_doubt="ask",
+    settle=timedelta(),
+    from_reference=lambda reference: reference,
+)
+def race_pay(run: str, *, idempotency_key: str) -> str:
+    """An effect that stands at a gate while it is being sent."""
+    pass_gate(uuid.UUID(run))
+    return f"paid under {idempotency_key}"
+
+
 racing = Workflow("r_racing", input=Given)
 
 
 @racing.step(start=True, retry=Retry(max_attempts=3, base=0.01, maximum=0.01))
 def act(ctx: Any) -> Complete | Goto | Fail:
-    pass_gate(ctx.run_id)
+    if ctx.input.text != "pay":
+        pass_gate(ctx.run_id)
     limit = None if ctx.input.limit_ms is None else timedelta(milliseconds=ctx.input.limit_ms)
     match ctx.input.text:
         case "goto":
@@ -62,14 +76,37 @@ def act(ctx: Any) -> Complete | Goto | Fail:
             except WaitExpired:
                 return Fail("nobody paid")
         case "decision":
-            verdict = ctx.ask("May I?", {"amount": 1}, timeout=limit).verdict
-            return Fail("nobody decided") if verdict == "expired" else Complete(verdict)
+            decision = ctx.ask("May I?", {"amount": 1}, timeout=limit)
+            told = {"verdict": decision.verdict, "payload": decision.payload}
+            return Fail("nobody decided") if decision.verdict == "expired" else Complete(told)
+        case "answering":
+            decision = ctx.ask(
+                "May I?", {"amount": 1}, on_question=lambda question: f"because {question.text}"
+            )
+            return Complete(
+                {"verdict": decision.verdict, "asked": [one["text"] for one in decision.questions]}
+            )
+        case "marked":
+            ctx.wait_signal("paid", timeout=limit)
+            return Complete(ctx.state.get("mark"))
+        case "pay":
+            return Complete(ctx.call(race_pay, run=str(ctx.run_id)))
+        case "broken":
+            return Goto(broken)
+        case "family":
+            ends = ctx.children([Child(racing, {"text": "complete"})] * 2)
+            return Complete([end.status for end in ends])
     return Complete("done")
 
 
 @racing.step
 def finish(ctx: Any) -> Complete:
     return Complete("finished")
+
+
+@racing.step
+def broken(ctx: Any) -> Fail:
+    return Fail("it is broken")
 
 
 @racing.step(retry=Retry(max_attempts=3, base=3600, maximum=3600))

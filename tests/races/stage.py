@@ -1,6 +1,7 @@
 """Where races take place: workers that act when they are told to, two racers, and what must hold afterwards."""
 
 import asyncio
+import json
 import os
 import select
 import threading
@@ -17,9 +18,9 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
-from approvals.models import Approval
+from approvals.models import Approval, Request
 from approvals.services import decide
-from runs import doctor, registry
+from runs import clock, doctor, registry
 from runs.engine import database, leases, statements
 from runs.engine.database import Database, connect_directly
 from runs.engine.executor import Executor
@@ -27,11 +28,12 @@ from runs.engine.lease import clock as lease_clock
 from runs.engine.limited import Places
 from runs.engine.threads import Threads
 from runs.engine.worker import RunWorker
+from runs.kin.families import Sweep
 from runs.lifecycle import Actor
-from runs.models import Run
+from runs.models import Bulk, Operation, Run
 from runs.models.operation import Kind, OpStatus
 from runs.services import cancel, receive_signal, start_many, verb
-from runs.states import TERMINAL
+from runs.states import TERMINAL, Status
 from tests import factories
 from tests.races.flows import GATES, Gate
 
@@ -151,6 +153,12 @@ class Case:
     neighbours: list[Gate] = field(default_factory=list)
     """Gates of other runs of the same worker, which end their attempts at the same instant."""
     approval: Approval | None = None
+    beside: Approval | None = None
+    """Of another run: decided together with that of this one."""
+    operation: Operation | None = None
+    """The effect that is in doubt."""
+    bulk: Bulk | None = None
+    request: Request | None = None
     version: int | None = None
 
     @property
@@ -269,13 +277,19 @@ class Stage:
         return made
 
     def start(
-        self, text: str, count: int, *, workflow: str = "r_racing", limit_ms: int | None = None
+        self,
+        text: str,
+        count: int,
+        *,
+        workflow: str = "r_racing",
+        limit_ms: int | None = None,
+        filler: int = 0,
     ) -> list[Case]:
-        """So many runs, each due in a queue of its own."""
-        limit = "null" if limit_ms is None else str(limit_ms)
-        line = f'{{"text": "{text}", "limit_ms": {limit}}}'
+        """So many runs, each due in a queue of its own. `filler`: characters that only this run's input holds."""
+        given = {"text": text, "limit_ms": limit_ms}
+        lines = [json.dumps(given | {"filler": f"{n:09}" * (filler // 9)}) for n in range(count)]
         cases = []
-        for batch in start_many(SYSTEM, workflow, [line] * count, queue="prepared"):
+        for batch in start_many(SYSTEM, workflow, lines, queue="prepared"):
             cases += [Case(n, run_id, f"race {run_id}") for n, run_id in enumerate(batch.started)]
         self.runs += [case.run_id for case in cases]
         self.own_queues()
@@ -345,12 +359,13 @@ class Stage:
 
     def drive(self) -> None:
         """Let a worker work until nothing is due any more, or will be within a second."""
-        driver = self.driver
+        driver, families = self.driver, Sweep()
         self.execute("UPDATE runs_run SET queue = 'prepared' WHERE id = ANY(%s)", self.runs)
         until = time.monotonic() + STUCK
         while True:
             leases.sweep()
             leases.rearm_unpaused()
+            families.turn()
             driver.claim("prepared")
             driver.idle()
             due, soon = self._due()
@@ -368,7 +383,8 @@ class Stage:
             self.driver.claim(case.queue)
             self.driver.idle()
             run = case.run
-            if run.is_terminal or run.wake_at is None or run.held_by:
+            later = run.status == Status.WAITING and run.wake_at is not None and run.wake_at > clock.now()
+            if run.is_terminal or run.wake_at is None or run.held_by or later:
                 return
             assert time.monotonic() < until, (run.status, run.reason)
 
@@ -413,7 +429,7 @@ class Stage:
         assert self.unfinished() == [], [(run.pk, run.status, run.reason) for run in self.unfinished()]
         self.healthy()
         for hand in self.made:
-            assert hand.errors == []
+            assert hand.errors == [], hand.errors
             hand.end()
         assert self.deadlocks == []
 
@@ -421,23 +437,6 @@ class Stage:
         doctor.load()
         known = {doctor.name_of(check) for check in doctor.DATA} - NOT_OF_DATA
         assert [problem for problem in doctor.examine(grace=0) if problem.check in known] == []
-
-
-@contextmanager
-def pooled() -> Iterator[None]:
-    """Sessions of Django that are closed are kept for the next to open one.
-
-    The engine gives its connection back after each colder transaction. Here that is every few milliseconds, and most of the
-    time would go into forking server processes.
-    """
-    connections.close_all()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(connection.settings_dict, "CONN_MAX_AGE", 0)
-        options = connection.settings_dict["OPTIONS"]
-        patch.setitem(options, "pool", {"min_size": 0, "max_size": 20, "timeout": STUCK})
-        yield
-        connections.close_all()
-        connection.close_pool()  # type: ignore[attr-defined]
 
 
 def _parameters() -> dict[str, Any]:

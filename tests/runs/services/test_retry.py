@@ -54,12 +54,18 @@ def test_the_failed_operation_is_tried_again_under_the_next_generation_and_done_
     assert (again.operation, again.why) == (broken.pk, "it failed for certain: no; tried under a new key")
 
 
-def test_the_key_stays_while_an_earlier_send_could_land():
+def test_while_an_earlier_send_could_land_it_is_in_doubt_again_under_its_key():
     run = failed()
-    broken = factories.operation(run, status=OpStatus.FAILED, earlier_send_open=True, generation=2)
+    broken = factories.operation(
+        run,
+        status=OpStatus.FAILED,
+        earlier_send_open=True,
+        generation=2,
+        intent_worker_id=factories.worker().pk,
+    )
     services.retry(factories.support(), run.pk)
     broken.refresh_from_db()
-    assert (broken.status, broken.generation) == (OpStatus.RETRY, 2)
+    assert (broken.status, broken.generation) == (OpStatus.PENDING, 2)
 
 
 def test_what_people_rejected_stays_rejected():
