@@ -49,6 +49,14 @@ class Counts:
         }
 
 
+def counts_for(request: HttpRequest, user: User | AnonymousUser) -> Counts:
+    """The counts of a page, the same for its view and for its navigation."""
+    kept: Counts | None = getattr(request, "_agentops_counts", None)
+    if kept is None:
+        kept = request._agentops_counts = Counts(user)  # type: ignore[attr-defined]
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """An entry as one person sees it on one page."""
@@ -98,7 +106,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", None)
     lines: list[Line] = []
     if user is not None and user.is_authenticated:
-        counts = Counts(user)
+        counts = counts_for(request, user)
         for entry in NAVIGATION:
             url = _url(entry.view)
             if url and (not entry.permission or access.may(user, entry.permission)):
@@ -107,7 +115,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
     return {
         "navigation": [line for line in lines if not line.entry.administer],
         "administration": [line for line in lines if line.entry.administer],
-        "search_url": _url("runs:list"),
+        "search_url": next((line.url for line in lines if line.entry.view == "runs:list"), ""),
         # Asked for by whole pages alone: a part that is polled does not show it.
         "standing": lambda: _standing(request),
         "theme": theme_of(request),

@@ -5,7 +5,7 @@ The basis is Django's: a permission that a person has, directly or by a group, h
 runs whose subject begins with a text, such as “order ”. Nothing takes anything away: what a person may do is the union.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, cast
@@ -146,9 +146,24 @@ def grants_of(user: Person) -> Sequence[Grant]:
     kept = cast("Sequence[Grant] | None", getattr(user, "_agentops_grants", None))
     if kept is None:
         groups = user.groups.values("pk")
-        kept = tuple(Grant.objects.filter(Q(user=user) | Q(group__in=groups)).select_related("group"))
-        user._agentops_grants = kept  # type: ignore[attr-defined]
+        kept = tuple(Grant.objects.filter(Q(user=user) | Q(group__in=groups)))
+        keep_grants(user, kept)
     return kept
+
+
+def keep_grants(user: User, grants: Sequence[Grant]) -> None:
+    """These are all that the person has, themselves or by a group: whoever read the person read them as well."""
+    user._agentops_grants = tuple(grants)  # type: ignore[attr-defined]
+
+
+def basis(user: AbstractBaseUser) -> Hashable:
+    """All of a person that the answers of this module depend on: the same basis, the same answers and the same conditions."""
+    person = cast(User, user)
+    who = (person.pk, person.get_username(), person.is_active, person.is_superuser)
+    every = frozenset[str]() if person.is_superuser else frozenset(person.get_all_permissions())
+    if person.is_superuser or every >= GRANTING.keys():
+        return who, every  # no grant could add anything, so none is read
+    return who, every, frozenset((grant.capability, grant.scope, grant.name) for grant in grants_of(person))
 
 
 def everywhere(user: Person, permission: str) -> bool:
@@ -321,6 +336,7 @@ def words(permission: str) -> str:
 __all__ = [
     "CAPABILITIES",
     "Capability",
+    "basis",
     "check_visible",
     "condition",
     "everywhere",

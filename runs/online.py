@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations import AddConstraint
+from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import UniqueConstraint
 
@@ -72,6 +73,46 @@ class AddUniqueOnline(AddConstraint):
         to_state: ProjectState,
     ) -> None:
         schema_editor.execute(_drop(schema_editor, self.constraint.name), params=None)
+
+
+class AddStatisticsOnline(Operation):
+    """CREATE STATISTICS over what PostgreSQL would else take as independent, and gather them; blocks no reader and no writer."""
+
+    reversible = True
+
+    def __init__(self, name: str, on: str, table: str, kinds: str = "") -> None:
+        """`on`: columns or an expression; `kinds`: "mcv" for columns, nothing for an expression."""
+        self.name, self.on, self.table, self.kinds = name, on, table, kinds
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Models know nothing of statistics."""
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        kinds = f" ({self.kinds})" if self.kinds else ""
+        with _patience(schema_editor):
+            schema_editor.execute(
+                f"CREATE STATISTICS IF NOT EXISTS {self.name}{kinds} ON {self.on} FROM {self.table}",
+                params=None,
+            )
+            schema_editor.execute(f"ANALYZE {self.table}", params=None)
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        schema_editor.execute(f"DROP STATISTICS IF EXISTS {self.name}", params=None)
+
+    def describe(self) -> str:
+        return f"Statistics {self.name} on {self.table}"
 
 
 #: What is built concurrently waits for transactions that were there before; nobody waits behind it, and to begin anew costs more.

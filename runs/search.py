@@ -19,7 +19,8 @@ LIMIT = 300
 REASONS = 2000
 
 # Each way by itself: in one condition with OR, sorted and cut, PostgreSQL would walk through all runs in the hope of an early
-# hit. The expressions are those of the indexes run_subject_begins, run_subject_ends and run_start_key.
+# hit. The expressions are those of the indexes run_subject_begins, run_subject_ends and run_start_key. The newest runs are chosen
+# by their ids alone, in run_by_status: with their reasons beside them, all runs would be read backwards until enough had failed.
 _WAYS = """
 (SELECT id FROM runs_run WHERE subject <> '' AND lower(subject) LIKE lower(%(begins)s){seen} LIMIT %(limit)s)
 UNION
@@ -29,11 +30,11 @@ UNION
 UNION
 (SELECT id FROM runs_run WHERE workflow = %(text)s{seen} ORDER BY id DESC LIMIT %(limit)s)
 UNION
-(SELECT id FROM (
-    (SELECT id, reason FROM runs_run WHERE status = 'failed'{read} ORDER BY id DESC LIMIT %(reasons)s)
+(SELECT id FROM runs_run WHERE id IN (
+    (SELECT id FROM runs_run WHERE status = 'failed'{read} ORDER BY id DESC LIMIT %(reasons)s)
     UNION ALL
-    (SELECT id, reason FROM runs_run WHERE status = 'attention'{read} ORDER BY id DESC LIMIT %(reasons)s)
-) AS newest WHERE reason ILIKE %(holds)s LIMIT %(limit)s)
+    (SELECT id FROM runs_run WHERE status = 'attention'{read} ORDER BY id DESC LIMIT %(reasons)s)
+) AND reason ILIKE %(holds)s LIMIT %(limit)s)
 """
 _BY_ID = """
 UNION

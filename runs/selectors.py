@@ -6,6 +6,7 @@ Each function makes a fixed number of queries, however many rows it answers.
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +20,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Lower, Right
 
 from runs import access, clock, content, policies
-from runs.models import Attempt, Event, LogLine, Message, Operation, Run, Signal
+from runs.models import Attempt, Event, Grant, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import Kind, OpStatus
 from runs.pages import reasons
 from runs.search import matching
@@ -153,20 +154,53 @@ def counted(*rows: QuerySet[Model]) -> list[int]:
         return list(cursor.fetchone())
 
 
+#: So many runs of a part are counted one by one.
+FEW = 20_000
+
+
 def _overview_of_part(user: access.Person, workflow: str) -> tuple[dict[str, int], Needs]:
     """`overview` of what this person may see."""
     theirs = access.visible(user, Run.objects.all())
     asked = Operation.objects.filter(kind=Kind.APPROVAL, status=OpStatus.OPEN)
-    chosen = theirs.filter(workflow=workflow) if workflow else theirs
+    asked = access.visible(user, asked, "approvals.view_approval", through="run__")
+    names = [status.value for status in Status]
+    # No index has the statuses of the runs with a subject: each count by itself would read all of these.
+    by_subject = any(grant.scope == Grant.Scope.SUBJECT for grant in access.scopes(user, "runs.view_run"))
+    if by_subject and (few := _few(theirs, workflow)) is not None:
+        chosen, every = few
+        needs = Needs(every[Status.ATTENTION], every["dead"], *counted(asked))
+        return {name: min(chosen[name], COUNT_LIMIT + 1) for name in names}, needs
+    narrowed = theirs.filter(workflow=workflow) if workflow else theirs
     attention, dead, approvals, *by_status = counted(
         theirs.filter(status=Status.ATTENTION),
         theirs.filter(status=Status.FAILED).exclude(failure_kind=FailureKind.DECLARED),
-        access.visible(user, asked, "approvals.view_approval", through="run__"),
-        *(chosen.filter(status=status) for status in Status),
+        asked,
+        *(narrowed.filter(status=status) for status in Status),
     )
-    return dict(zip([status.value for status in Status], by_status, strict=True)), Needs(
-        attention, dead, approvals
-    )
+    return dict(zip(names, by_status, strict=True)), Needs(attention, dead, approvals)
+
+
+_BY_STATUS = """
+SELECT status, count(*) FILTER (WHERE %s IN ('', workflow)), count(*), count(*) FILTER (WHERE failure_kind <> 'declared') FROM
+"""
+
+
+def _few(runs: QuerySet[Run], workflow: str) -> tuple[Counter[str], Counter[str]] | None:
+    """By status how many of the runs are of the workflow ("": of any), and how many there are, "dead" letters too; one query.
+
+    None where they are more than FEW.
+    """
+    columns = ("status", "failure_kind", "workflow")
+    sql, given = runs.order_by().values_list(*columns)[: FEW + 1].query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(f"{_BY_STATUS} ({sql}) AS seen GROUP BY status", [workflow, *given])
+        found = cursor.fetchall()
+    every = Counter({status: number for status, _, number, _ in found})
+    if every.total() > FEW:
+        return None
+    every["dead"] = sum(dead for status, _, _, dead in found if status == Status.FAILED)
+    every = Counter({name: min(number, COUNT_LIMIT + 1) for name, number in every.items()})
+    return Counter({status: number for status, number, _, _ in found}), every
 
 
 def overview(user: access.Person | None = None, *, workflow: str = "") -> tuple[dict[str, int], Needs]:
@@ -336,10 +370,11 @@ def detail(
     attempts = content.like(run, narrow[: ATTEMPTS + 1])
     more, attempts = len(attempts) > ATTEMPTS, attempts[:ATTEMPTS]
     last = attempts[-1] if attempts else None
-    operations = content.like(run, _operations(run, attempts, newest=before is None))
+    operations = content.like(run, _operations(run, attempts, user, newest=before is None))
     all_there = before is None and len(operations) <= ROWS
     facts = reasons.Facts.gather(
         [run],
+        user,
         now=run.read_at,
         attempts=attempts[:1] if before is None else None,
         operations=operations if all_there else None,
@@ -358,7 +393,9 @@ def detail(
     )
 
 
-def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> Sequence[Operation]:
+def _operations(
+    run: Run, attempts: Sequence[Attempt], user: access.Person | None, *, newest: bool
+) -> Sequence[Operation]:
     """Operations of the visits of these attempts, with those still going on if they are the newest; up to ROWS + 1."""
     chosen = Operation.objects.filter(run_id=run.pk)
     if attempts:
@@ -367,16 +404,16 @@ def _operations(run: Run, attempts: Sequence[Attempt], *, newest: bool) -> Seque
             chosen = chosen.filter(step_seq__lte=attempts[0].step_seq)
     elif not newest:
         return []
-    latest = in_brief(chosen).order_by("-step_seq", "-ordinal")[: ROWS + 1]
+    latest = in_brief(chosen, user).order_by("-step_seq", "-ordinal")[: ROWS + 1]
     return sorted(latest, key=lambda one: (one.step_seq, one.ordinal, one.started_at))
 
 
-def in_brief(operations: QuerySet[Operation]) -> QuerySet[Operation]:
+def in_brief(operations: QuerySet[Operation], user: access.Person | None = None) -> QuerySet[Operation]:
     """`operations` without their payloads, but with `verdict`, what people decided where it is an approval, and `going_on`."""
     decided = Case(
         When(kind=Kind.APPROVAL, then=KT("result__verdict")), default=Value(""), output_field=TextField()
     )
-    return reasons.with_children(operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided))
+    return reasons.with_children(operations.defer(*OPERATION_PAYLOADS).annotate(verdict=decided), user)
 
 
 def _record(run_id: uuid.UUID, part: str) -> list[Any]:

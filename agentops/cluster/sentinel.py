@@ -27,6 +27,7 @@ from django_q.timeout import TimeoutHandler
 from setproctitle import setproctitle
 from uuid_utils.compat import uuid7
 
+from agentops import heap
 from agentops.cluster.options import ClusterOptions
 from agentops.cluster.ordinary import brokers_of, tick_schedules
 from agentops.cluster.processes import (
@@ -188,6 +189,7 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
     # --- the life of the cluster ----------------------------------------------------------------------------
 
     def spawn_cluster(self) -> None:
+        heap.keep()
         self.pool: list[Worker] = []
         self._fill_pool()
 

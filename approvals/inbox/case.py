@@ -134,7 +134,9 @@ class Case:
 
     @property
     def badge(self) -> tuple[str, str]:
-        """Kind and status of the table of badges: of the run as it is now."""
+        """Kind and status of the table of badges: that of the effect while it is in doubt, else of the run as it is now."""
+        if self.is_open and self.kind == ItemKind.DOUBT:
+            return "operation", "in_doubt"
         return "run", self.line.status
 
     @property

@@ -21,8 +21,10 @@ from approvals.models import Approval, ItemKind
 from runs import access, content
 from runs.selectors import COUNT_LIMIT
 
-#: Rows of a page of the list.
+#: Rows of a page of the list; no more than can be decided together.
 SIZE = 50
+#: So many sorts of like requests are offered above the list to be decided together; the rest from the page of any of them.
+SORTS = 3
 
 SHOWN = ("mine", "others", "decided")
 CLAIMS = {
@@ -257,6 +259,24 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Alike:
+    """Requests on a page of the list that ask the same: the page on which all of them are ticked is one link away."""
+
+    entries: list[Entry]
+    whole: bool
+    """Whether what they ask is named with its workflow and step, because others have a tool of this name, too."""
+
+    @property
+    def name(self) -> str:
+        workflow, step, name = self.entries[0].question
+        return f"{name} in {workflow}, step {step}" if self.whole else name
+
+    @property
+    def url(self) -> str:
+        return together_url(one.id for one in self.entries)
+
+
+@dataclass(frozen=True)
 class Segment:
     label: str
     count: int
@@ -318,16 +338,34 @@ class Listing:
     @cached_property
     def alike(self) -> list[Entry]:
         """Those on this page of the list that ask the same as the selected one, with it; none where it is the only one."""
-        here = next((one for one in self.entries if self.selected and one.id == self.selected.item), None)
-        if here is None or not here.can_be_ticked:
-            return []
-        found = [one for one in self.entries if one.can_be_ticked and one.question == here.question]
-        return found if len(found) > 1 else []
+        return next(
+            (
+                found
+                for found in self._by_question
+                if any(self.selected is not None and one.id == self.selected.item for one in found)
+            ),
+            [],
+        )
 
     @property
     def alike_url(self) -> str:
         """Where they are decided together."""
         return together_url(one.id for one in self.alike)
+
+    @cached_property
+    def _by_question(self) -> list[list[Entry]]:
+        """Those on this page that can be decided together, by what they ask: most of them first, then whatever is due first."""
+        found: dict[tuple[str, str, str], list[Entry]] = {}
+        for entry in self.entries:
+            if entry.can_be_ticked:
+                found.setdefault(entry.question, []).append(entry)
+        return sorted((some for some in found.values() if len(some) > 1), key=len, reverse=True)
+
+    @property
+    def alike_here(self) -> list[Alike]:
+        """The sorts of which there are most on this page, for the links above the list."""
+        names = Counter(some[0].question[2] for some in self._by_question)
+        return [Alike(some, names[some[0].question[2]] > 1) for some in self._by_question[:SORTS]]
 
     @cached_property
     def query(self) -> str:
@@ -370,7 +408,7 @@ class Listing:
             ItemKind.APPROVAL: "Approvals",
             ItemKind.DOUBT: "In doubt",
             ItemKind.STUCK: "Stuck",
-            ItemKind.DEAD: "Dead letters",
+            ItemKind.DEAD: "Dead",
         }
         return [
             Segment(

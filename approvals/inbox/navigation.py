@@ -1,11 +1,12 @@
 """The numbers in the navigation: what waits for one person, by the page that shows it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db.models import Value
+from django.db.models import QuerySet, TextField, Value
 
-from approvals.inbox import worklist
+from approvals.inbox import compiled, worklist
 from approvals.requests import four_eyes
 from runs import access
 from runs.diagnosis.failures import open_groups
@@ -32,14 +33,27 @@ class Waiting:
 
 def waiting(user: AbstractBaseUser) -> Waiting:
     """What waits for this person. One query, each part of it on the index of the page that shows it."""
-    parts = [
+    found = compiled.rows(
+        user,
+        "navigation",
+        lambda: _parts(user),
+        "SELECT what, count(*) FROM ({}) AS found GROUP BY what",
+    )
+    counts = dict(found)
+    return Waiting(*(counts.get(what, 0) for what in ("item", "run", "failure", "request")))
+
+
+def _parts(user: AbstractBaseUser) -> QuerySet[Any, Any]:
+    """A row for each thing that waits, which says where it is counted."""
+    parts: list[tuple[QuerySet[Any, Any], str]] = [
         *((items, "item") for items in worklist.waiting(user)),
         (access.visible(user, Run.objects.filter(status=Status.ATTENTION)), "run"),
         (open_groups(user).order_by(), "failure"),
         (four_eyes.open_for(user).order_by(), "request"),
     ]
     first, *rest = (
-        rows.annotate(what=Value(what)).values_list("what", flat=True)[: LIMIT + 1] for rows, what in parts
+        rows.annotate(what=Value(what, output_field=TextField())).values_list("what", flat=True)[: LIMIT + 1]
+        for rows, what in parts
     )
-    found = list(first.union(*rest, all=True))
-    return Waiting(found.count("item"), found.count("run"), found.count("failure"), found.count("request"))
+    found: QuerySet[Any, Any] = first.union(*rest, all=True)
+    return found

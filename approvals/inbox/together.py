@@ -8,7 +8,7 @@ twice.
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -267,8 +267,14 @@ class Together:
         """The columns of what differs."""
         return [
             next(_cell(member.fields[key]) for member in self.like if key in member.fields)
-            for key in self._differ[:COLUMNS]
+            for key in self._columns
         ]
+
+    @cached_property
+    def _columns(self) -> list[str | None]:
+        """What differs and has a column: rather what the agent chose than what nobody can change, such as the run's id."""
+        fixed = {key for member in self.like for key, field in member.fields.items() if field.read_only}
+        return ([key for key in self._differ if key not in fixed] or self._differ)[:COLUMNS]
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -278,9 +284,10 @@ class Together:
         }
         made = []
         for member in self.like:
-            cells = [_cell(member.fields.get(key), starts[key]) for key in self._differ]
-            further = [cell for cell in cells[COLUMNS:] if cell.present]
-            made.append(Row(member, cells[:COLUMNS], further, member.id in self._ticked))
+            cells = {key: _cell(member.fields.get(key), starts[key]) for key in self._differ}
+            columns = [cells.pop(key) for key in self._columns]
+            further = [cell for cell in cells.values() if cell.present]
+            made.append(Row(member, columns, further, member.id in self._ticked))
         return made
 
     @property
@@ -443,7 +450,7 @@ def decide_each(
             )
         else:
             results.append(_decide(together.user, tick, verdict, reason, signed_in_at))
-    return _with_votes(results)
+    return _with_votes(results, {tick.item: tick.version for tick in ticks})
 
 
 def _decide(user: User, tick: Tick, verdict: str, reason: str, signed_in_at: datetime | None) -> Result:
@@ -474,14 +481,16 @@ _REFUSALS: tuple[tuple[type[VerbError], Outcome], ...] = (
 )
 
 
-def _with_votes(results: list[Result]) -> list[Result]:
-    """The same, where a vote was given that decided nothing yet."""
+def _with_votes(results: list[Result], versions: Mapping[uuid.UUID, int]) -> list[Result]:
+    """The same, where a vote was given that decided nothing yet. One that was edited since then waits for no second vote."""
     given = [result.item for result in results if result.outcome in (Outcome.APPROVED, Outcome.REJECTED)]
-    still_open = set(
-        Approval.objects.filter(pk__in=given, state=Approval.State.OPEN).values_list("pk", flat=True)
+    still_open = dict(
+        Approval.objects.filter(pk__in=given, state=Approval.State.OPEN).values_list("pk", "version")
     )
     return [
-        replace(result, outcome=Outcome.COUNTED) if result.item in still_open else result
+        replace(result, outcome=Outcome.COUNTED)
+        if still_open.get(result.item) == versions[result.item]
+        else result
         for result in results
     ]
 

@@ -1,6 +1,6 @@
 """Who may decide, as a frozen requirement says it: of approvals, and of requests for a guarded verb."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,8 +29,8 @@ def groups_of(user: AbstractBaseUser) -> set[str]:
         return {name for (name,) in cursor.fetchall()}
 
 
-def check(actor: Actor, requirement: Mapping[str, Any]) -> None:
-    """Raise NotAllowed unless the requirement lets this person decide."""
+def check(actor: Actor, requirement: Mapping[str, Any], groups: Collection[str] | None = None) -> None:
+    """Raise NotAllowed unless the requirement lets this person decide. `groups`: the person's, where they have been read."""
     if actor.user is None:
         raise NotAllowed("only a person may decide")
     for person in requirement["excluded"]:
@@ -39,7 +39,7 @@ def check(actor: Actor, requirement: Mapping[str, Any]) -> None:
             raise NotAllowed(f"you {did}, so somebody else has to decide")
     if any(person["id"] == actor.id for person in requirement.get("users", ())):
         return
-    if not set(requirement["groups"]) & groups_of(actor.user):
+    if not set(requirement["groups"]).intersection(groups_of(actor.user) if groups is None else groups):
         people = "members of " if requirement["groups"] else ""
         raise NotAllowed(f"only {people}{effective.who(requirement)} may decide this")
 

@@ -227,6 +227,15 @@ class Run(models.Model):
                 condition=Q(status="failed") & ~Q(failure_kind="declared"),
                 name="run_dead_letter",
             ),
+            # Runs that stand for a person: those in doubt, and all others.
+            models.Index(
+                fields=["id"], condition=Q(status="attention", attention_kind="in_doubt"), name="run_in_doubt"
+            ),
+            models.Index(
+                fields=["id"],
+                condition=Q(status="attention") & ~Q(attention_kind="in_doubt"),
+                name="run_stuck",
+            ),
             # "All runs on order 1042"; search by the beginning of a subject, its end, and the beginning of a start key.
             models.Index(
                 OpClass(Lower("subject"), name="text_pattern_ops"),

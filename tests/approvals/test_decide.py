@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import transaction
 
 from approvals import services
@@ -20,7 +21,7 @@ from runs.models.operation import OpStatus
 from runs.models.run import new_id
 from runs.states import Status
 from tests import factories
-from tests.races import at_one_instant
+from tests.races import Caller, at_one_instant, run_held, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
 
@@ -369,3 +370,14 @@ def test_a_double_click_at_one_instant_is_one_vote():
     assert [caller.error for caller in callers if caller.error] == []
     assert sorted(caller.result.changed for caller in callers) == [False, True]
     assert Vote.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_whoever_leaves_the_group_while_their_vote_waits_for_the_run_has_no_vote():
+    approval, person = factories.approval(), factories.operator()
+    with run_held(approval.run_id):
+        vote = Caller(lambda: decide(person, approval))
+        wait_until_blocked(1)
+        Caller(lambda: User.objects.get(username=person.name).groups.clear()).join()
+    assert isinstance(vote.join().error, NotAllowed)
+    assert not Vote.objects.exists()

@@ -19,7 +19,7 @@ from django.db.migrations.state import ProjectState
 from django.db.models import Index, Q, UniqueConstraint
 
 from agentops.sandbox.client import SandboxLedger
-from runs.online import AddIndexOnline, AddUniqueOnline, RemoveIndexOnline
+from runs.online import AddIndexOnline, AddStatisticsOnline, AddUniqueOnline, RemoveIndexOnline
 from tests.chaos.conftest import QUICK
 from tests.harness.processes import ROOT, Child, Processes, RunningSandbox
 from tests.harness.server import ThrowAwayServer
@@ -127,7 +127,7 @@ def test_the_look_at_migrations_finds_what_locks_for_long(statement: str, fault:
 
 
 #: Operations that find what they have done when they are run again.
-AGAIN = (AddIndexOnline, AddUniqueOnline, RemoveIndexOnline, ValidateConstraint)
+AGAIN = (AddIndexOnline, AddStatisticsOnline, AddUniqueOnline, RemoveIndexOnline, ValidateConstraint)
 
 
 @pytest.mark.django_db

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
 
+from agentops import heap
 from agentops.benchmark import workflows
 from agentops.benchmark.bench import Bench
 from agentops.benchmark.figures import Figures, percentile
@@ -101,6 +102,7 @@ def long_run(attempts: int) -> uuid.UUID:
 
 def ask(long: uuid.UUID, times: int) -> dict[str, Asked]:
     """Ask for every page so often; by name, which begins with its group."""
+    heap.keep_pages()  # as a web process does when it starts
     client, found = _signed_in(), {}
     for name, (path, headers) in _pages(long).items():
         counter = _Counter()
@@ -178,6 +180,11 @@ def _pages(long: uuid.UUID) -> dict[str, tuple[str, dict[str, str]]]:
         "other limit": f"/limits/workflow/{workflows.ten.name}/",
         "other policies": "/policies/",
         "other requests": "/requests/",
+        "list audit": "/audit/",
+        "list audit of a person": "/audit/?person=generator",
+        "list audit of a workflow": "/audit/?workflow=generated",
+        "other people": "/people/",
+        "other saved views": "/views/",
     }
     pages |= _of_one(long)
     parts = {f"run {part}": f"/runs/{long}/?part={part}" for part in ("messages", "logs", "values", "events")}
