@@ -7,11 +7,11 @@ from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, Se
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse_lazy
 from django.utils.crypto import constant_time_compare
 
-from agentops import guesses
+from agentops import guesses, sign_in_history
 from agentops.people.services import links, password_chosen
 
 
@@ -33,8 +33,13 @@ class SignInForm(AuthenticationForm):
         # Counted before the password is looked at: guesses sent in parallel must not slip through.
         if not tries.count():
             self.limited = True
+            sign_in_history.failed(username)
             raise ValidationError(self.error_messages["too_many"], code="too_many")
-        cleaned = super().clean()
+        try:
+            cleaned = super().clean()
+        except ValidationError:
+            sign_in_history.failed(username)
+            raise
         tries.forget()
         return cleaned
 
@@ -46,13 +51,25 @@ class SignIn(views.LoginView):
     redirect_authenticated_user = True
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        response = super().form_valid(form)
+        with transaction.atomic():
+            response = super().form_valid(form)
+            sign_in_history.signed_in(form.get_user())
         guesses.remember(self.request, response, form.cleaned_data["username"])
         return response
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         response = super().form_invalid(form)
         response.status_code = 429 if cast(SignInForm, form).limited else 422
+        return response
+
+
+class SignOut(views.LogoutView):
+    """End the session of this browser."""
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if isinstance(request.user, User):
+            sign_in_history.signed_out(request.user)
+        response: HttpResponse = super().post(request, *args, **kwargs)
         return response
 
 
@@ -64,9 +81,15 @@ class ChangeForm(PasswordChangeForm):
         self.tries = tries
 
     def clean_old_password(self) -> str:
+        name = self.user.get_username()
         if not self.tries.count():
+            sign_in_history.failed(name, self.user)
             raise ValidationError(SignInForm.error_messages["too_many"], code="too_many")
-        given: str = super().clean_old_password()
+        try:
+            given: str = super().clean_old_password()
+        except ValidationError:
+            sign_in_history.failed(name, self.user)
+            raise
         self.tries.forget()
         return given
 
@@ -118,6 +141,7 @@ class FirstSignIn(views.PasswordResetConfirmView):
             # What the form holds was read before the lock.
             form.user = person
             password_chosen(person)
+            sign_in_history.signed_in(person, "by a sign-in link")
             return super().form_valid(form)
 
     def form_invalid(self, form: SetPasswordForm[User]) -> HttpResponse:

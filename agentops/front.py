@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db.models import F, Value
 
 from agentops.console.sparkline import Sparkline, sparkline
-from approvals.inbox import worklist
+from approvals.inbox import navigation, worklist
 from approvals.inbox.listing import title_of, url_of
 from runs import access, clock
 from runs.diagnosis import failures
@@ -79,6 +79,8 @@ class Front:
     late: int
     """Of these, how many are past their target."""
     items: Sequence[Waiting]
+    requests: int
+    """Verbs that others want to use and this person may decide on, up to navigation.LIMIT + 1."""
     failing: Sequence[Failing]
     slow: Sequence[Run]
     late_queues: Sequence[activity.Queue]
@@ -90,10 +92,22 @@ class Front:
     errors: int
 
     @property
+    def requests_text(self) -> str:
+        """ "3", "99+"; "" for none."""
+        number = f"{navigation.LIMIT}+" if self.requests > navigation.LIMIT else str(self.requests)
+        return number if self.requests else ""
+
+    @property
     def quiet(self) -> bool:
         """Nothing needs anybody."""
         return not (
-            self.waiting or self.failing or self.slow or self.late_queues or self.unserved or self.parked
+            self.waiting
+            or self.requests
+            or self.failing
+            or self.slow
+            or self.late_queues
+            or self.unserved
+            or self.parked
         )
 
     @property
@@ -103,6 +117,7 @@ class Front:
             self.waiting,
             self.late,
             [(one.line.item, one.line.unread, one.line.claimed_by) for one in self.items],
+            self.requests,
             [(one.group.pk, one.group.last_at) for one in self.failing],
             [(run.pk, run.step) for run in self.slow],
             [(queue.name, queue.due) for queue in (*self.late_queues, *self.unserved)],
@@ -112,8 +127,8 @@ class Front:
         )
 
 
-def front(user: User) -> Front:
-    """Seven queries at most, each on an index; nothing is counted beyond COUNT_LIMIT."""
+def front(user: User, requests: int) -> Front:
+    """Seven queries at most, each on an index; nothing is counted beyond COUNT_LIMIT. `requests` the navigation has counted."""
     keys = worklist.keys(user, worklist.Wanted())
     groups, read_at = failures.latest(user, ROWS)
     now = read_at or clock.now()
@@ -128,6 +143,7 @@ def front(user: User) -> Front:
         waiting=len(keys),
         late=sum(key.due <= now for key in keys),
         items=[Waiting(line) for line in worklist.lines(user, [(key.kind, key.item) for key in keys[:ROWS]])],
+        requests=requests,
         failing=[
             Failing(
                 group,

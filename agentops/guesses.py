@@ -95,6 +95,14 @@ class Guesses:
             )
 
 
+def count_failure(of: str) -> int:
+    """Count a failed sign-in for the audit; its number within the window. `of` is a person's name, "" for nobody's."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT, [_hashed("audit", of), WINDOW_S])
+        number: int = cursor.fetchone()[0]
+    return number
+
+
 def _hashed(*parts: str) -> str:
     """Keyed: people type their password into the field for the name, and no dump of the table may tell it."""
     return salted_hmac(_SALT, "\n".join(parts).encode(errors="replace"), algorithm="sha256").hexdigest()

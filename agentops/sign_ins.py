@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.decorators.http import require_http_methods
 
-from agentops import guesses
+from agentops import guesses, sign_in_history
 from runs import clock
 from runs.errors import NotFresh
 
@@ -88,9 +88,11 @@ class AgainForm(forms.Form):
         tries = guesses.Guesses.of(self.request, user.get_username())
         # Counted before the password is looked at, as at the sign-in itself.
         if not tries.count():
+            sign_in_history.failed(user.get_username(), user)
             raise ValidationError("Too many attempts. Wait five minutes, then try again.", code="too_many")
         found = authenticate(self.request, username=user.get_username(), password=given)
         if found is None or found.pk != user.pk:
+            sign_in_history.failed(user.get_username(), user)
             raise ValidationError("This is not your password.")
         tries.forget()
         return given
@@ -102,6 +104,7 @@ def again(request: HttpRequest) -> HttpResponse:
     back = _safe(request, request.POST.get("next", "") or request.GET.get("next", ""))
     form = AgainForm(request, request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
+        sign_in_history.signed_in_again(cast(User, request.user))
         request.session[_AT] = clock.now().isoformat()
         request.session.cycle_key()
         return redirect(back)

@@ -1,5 +1,5 @@
 from django.conf import settings
-from django.contrib.auth.views import LogoutView, PasswordChangeDoneView
+from django.contrib.auth.views import PasswordChangeDoneView
 from django.urls import include, path
 
 from agentops import accounts, saved_views, sign_ins, views
@@ -9,7 +9,7 @@ urlpatterns = [
     path("sign-in/", accounts.SignIn.as_view(), name="login"),
     path("sign-in/again/", sign_ins.again, name="sign_in_again"),
     path("sign-in/first/<uidb64>/<token>/", accounts.FirstSignIn.as_view(), name="first_sign_in"),
-    path("sign-out/", LogoutView.as_view(), name="logout"),
+    path("sign-out/", accounts.SignOut.as_view(), name="logout"),
     path("password/", accounts.ChangePassword.as_view(), name="password_change"),
     path("password/done/", PasswordChangeDoneView.as_view(), name="password_change_done"),
     path("views/", saved_views.listed, name="views"),

@@ -6,6 +6,7 @@ from typing import Any, cast
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
@@ -16,10 +17,12 @@ from django.views.decorators.http import require_GET, require_POST
 
 from agentops.console import polling
 from agentops.console.hostile import plain
-from agentops.context import THEMES, console
+from agentops.context import THEMES, console, counts_for
 from agentops.front import front
 from runs import access
 from runs.errors import VerbError
+from runs.forms import MOST_TYPED
+from runs.sizes import readable
 
 YEAR_S = 365 * 24 * 3600
 
@@ -31,7 +34,7 @@ def home(request: HttpRequest) -> HttpResponse:
     if not access.may(user, "runs.view_run"):
         lines = console(request)["navigation"] + console(request)["administration"]
         return redirect(lines[0].url) if lines else render(request, "nothing.html")
-    shown = front(user)
+    shown = front(user, counts_for(request, user).by_view["requests:list"][0])
     template = "home.html#front" if polling.is_poll(request) else "home.html"
     context = {"front": shown, "now": timezone.now(), "ptag": polling.tag(shown.seen, user.pk)}
     return polling.fragment(request, template, context)
@@ -74,6 +77,15 @@ def _signed_in(request: HttpRequest) -> bool:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if isinstance(exception, RequestDataTooBig):
+        # Refused before it was read: there is no form to show again.
+        return _error(
+            request,
+            413,
+            "Too large to send",
+            f"A form takes at most {readable(MOST_TYPED)} of text, and this was more. Nothing was done.",
+            advice="Go back: your browser may still hold what you typed. Keep what is larger elsewhere and refer to it.",
+        )
     return _error(
         request, 400, "Bad request", "The server did not understand this request. Nothing was done."
     )
@@ -81,7 +93,13 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
     said = str(exception) or "Your account does not have the permission for this. Nothing was done."
-    return _error(request, 403, "Not allowed", said)
+    return _error(
+        request,
+        403,
+        "Not allowed",
+        said,
+        advice="Whoever manages people here can see what your account may do, and give it more.",
+    )
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

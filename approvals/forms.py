@@ -14,9 +14,9 @@ from pydantic import ValidationError as ArgumentsError
 from approvals import waits
 from approvals.decision import field_order
 from approvals.models import Approval, Vote
-from approvals.payload import Field, Kind, fields
-from approvals.services import tool_of
-from runs import codec
+from approvals.payload import Field, Kind, Row, fields, rows
+from approvals.services import tool_of, validated
+from runs import codec, redaction
 from runs.errors import Invalid
 from runs.services.payloads import parse_json, recordable
 
@@ -85,6 +85,14 @@ class EditForm(forms.Form):
     @property
     def payload_fields(self) -> list[forms.BoundField]:
         return [self[name] for name in self.offered]
+
+    @property
+    def changes(self) -> list[Row]:
+        """What the typed payload would change, field by field. Only after `is_valid`."""
+        shown, _ = redaction.split(validated(self.approval, self.cleaned_data["arguments"]))
+        order = field_order(tool_of(self.approval))
+        beside = rows(self.approval.schema, shown, self.approval.payload, order)
+        return [row for row in beside if row.change]
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -123,7 +123,7 @@ def decide(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
 @may_view
 @may_see_payload
 def edit(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
-    """The payload as a form; sending it makes a new version."""
+    """The payload as a form; sending it makes a new version, `look` only shows what that would change."""
     found = _to_decide(request, approval_id)
     _check_reads(request, found)
     if request.method != "POST":
@@ -133,6 +133,8 @@ def edit(request: HttpRequest, approval_id: uuid.UUID) -> HttpResponse:
         return _refused(request, approval_id, CHANGED, 409)
     if not form.is_valid():
         return page(request, approval_id, found, 422, edit=form)
+    if "look" in request.POST:
+        return page(request, approval_id, found, edit=form, changes=form.changes)
     given = {name: form.cleaned_data[name] for name in ("version", "arguments", "reason")}
     try:
         done = services.edit(Actor.of(user_of(request)), approval_id, **given)

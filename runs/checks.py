@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import CodeType
 from typing import Any, get_type_hints
 
@@ -209,6 +209,26 @@ def _check_tool(tool: Tool) -> Iterator[CheckMessage]:
             obj=tool.where,
             id="runs.E011",
         )
+    if tool.summary is not None and not _takes(tool.summary, tool.signature.parameters.keys() - GIVEN):
+        yield Error(
+            f"the summary of tool {tool.name} cannot be called with the tool's arguments",
+            hint="It gets them by name: name those that it shows, and take the others as `**_`.",
+            obj=tool.where,
+            id="runs.E013",
+        )
+
+
+def _takes(fn: Callable[..., Any], names: Set[str]) -> bool:
+    """Whether `fn` can be called with these keyword arguments; True where nobody can tell, as of some builtins."""
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:
+        return True
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError:
+        return False
+    return True
 
 
 def _check_types(tool: Tool) -> Iterator[CheckMessage]:

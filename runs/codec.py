@@ -178,6 +178,18 @@ def digest(encoded: Any) -> str:
     return hashlib.sha256(canonical(encoded)).hexdigest()
 
 
+def digest_instead(encoded: Any, run: uuid.UUID, origin: uuid.UUID) -> str:
+    """The digest that the value would have if it named the run `origin` wherever it names `run`."""
+    return hashlib.sha256(named_instead(canonical(encoded), run, origin)).hexdigest()
+
+
+def named_instead(text: bytes, run: uuid.UUID, origin: uuid.UUID) -> bytes:
+    """The text with one run's id in the place of another's, also within longer words."""
+    return text.replace(str(run).encode(), str(origin).encode()).replace(
+        run.hex.encode(), origin.hex.encode()
+    )
+
+
 def keyed_digest(encoded: Any) -> str:
     """HMAC-sha256 of the canonical form under the project's secret key, hex.
 

@@ -388,7 +388,7 @@ def overdue_attempt(at: Snapshot) -> Iterator[Finding]:
 
 @data
 def bulk_miscounted(at: Snapshot) -> Iterator[Finding]:
-    """The numbers of a bulk are not those of its items. Retention deletes items with their runs: then they may be fewer."""
+    """The numbers of a bulk are not those of its items; where somebody has deleted items, they may be fewer."""
     counted = {
         **{state: f"state = '{state}'" for state in ("out", "done", "refused", "skipped")},
         **{end: f"ended = '{end}'" for end in ("completed", "failed", "cancelled", "deleted")},

@@ -9,15 +9,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import forms
+from django.utils.text import capfirst
 from pydantic import ValidationError
 
 from runs.errors import Invalid
 from runs.models import Run
 from runs.services.doubt import File
 from runs.services.payloads import parse_json
+from runs.services.prioritise import PRIORITIES
+from runs.sizes import readable
 
 #: Text that may be longer than this is given a text area.
 LINE = 200
+#: Bytes of text that one field takes. What is larger is for `manage.py start` and the like, not for a text area.
+MOST_TYPED = 900_000
+
+
+def short_enough(text: str) -> None:
+    """Validator: refuses what is too long before anything reads it."""
+    # Characters first: counting the bytes of a long text is work as well.
+    size = len(text) if len(text) > MOST_TYPED else len(text.encode(errors="replace"))
+    if size > MOST_TYPED:
+        raise forms.ValidationError(
+            f"This is too long: {readable(size)}. A form takes at most {readable(MOST_TYPED)}; "
+            "what is larger is kept elsewhere and referred to."
+        )
 
 
 #: What stands in a recorded value besides plain JSON.
@@ -29,7 +45,7 @@ class JSONText(forms.CharField):
 
     def __init__(self, **kwargs: Any) -> None:
         area = forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "class": "input mono"})
-        super().__init__(widget=area, **kwargs)
+        super().__init__(widget=area, validators=[short_enough], **kwargs)
 
     def clean(self, value: Any) -> Any:
         return _json(super().clean(value))
@@ -84,6 +100,14 @@ class SkipForm(RetryForm):
             del self.fields["state"]
 
 
+class PriorityForm(VerbForm):
+    """Another priority; which one is chosen by the address."""
+
+    priority = forms.IntegerField(
+        widget=forms.HiddenInput, min_value=min(PRIORITIES), max_value=max(PRIORITIES)
+    )
+
+
 class StateForm(VerbForm):
     """The state of a run, as JSON."""
 
@@ -121,8 +145,9 @@ class SignalForm(VerbForm):
     field_order = ("name", "payload", "reason")
     name = forms.CharField(max_length=200, label="Signal", help_text="Its name, as the step waits for it.")
     payload = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
+        widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false", "class": "input mono"}),
         required=False,
+        validators=[short_enough],
         initial="{}",
         label="Payload (JSON)",
         help_text="What the step is given as the signal's content.",
@@ -308,9 +333,9 @@ def _field(wanted: Wanted) -> forms.Field:
             return _Choice([True, False], **{**common, "required": False})
         return forms.BooleanField(**{**common, "required": False})
     if kind in ("integer", "number") or _is_decimal(schema):
-        return forms.CharField(widget=_number(schema, kind), **common)
+        return forms.CharField(widget=_number(schema, kind), validators=[short_enough], **common)
     if kind == "string":
-        return forms.CharField(widget=_text(schema), strip=False, **common)
+        return forms.CharField(widget=_text(schema), strip=False, validators=[short_enough], **common)
     return _JSONField(**common)
 
 
@@ -381,7 +406,7 @@ class _JSONField(forms.CharField):
     def __init__(self, **kwargs: Any) -> None:
         kwargs["help_text"] = f"{kwargs['help_text']} As JSON.".strip()
         widget = forms.Textarea(attrs={"rows": 5, "spellcheck": "false", "class": "input mono"})
-        super().__init__(widget=widget, **kwargs)
+        super().__init__(widget=widget, validators=[short_enough], **kwargs)
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
@@ -392,7 +417,7 @@ def _json(text: str) -> Any:
     try:
         return parse_json(text, "this")
     except Invalid as error:
-        raise forms.ValidationError(str(error)) from None
+        raise forms.ValidationError(capfirst(str(error))) from None
 
 
 def with_seen(run: Run, **initial: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{_run}fork/", moving.fork, name="fork"),
     path(f"{_run}skip/", moving.skip, name="skip"),
     path(f"{_run}state/", moving.edit_state, name="edit_state"),
+    path(f"{_run}priority/", moving.prioritise, name="prioritise"),
     path(f"{_run}compare/", failures.compare, name="compare"),
     path(f"{_run}signal/", verbs.signal, name="signal"),
     path(f"{_run}bundle/", bundle.export, name="bundle"),

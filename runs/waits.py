@@ -82,6 +82,10 @@ def kind(name: str) -> WaitKind:
     return _KINDS[name]
 
 
+#: Stands in the place of the number of child runs that go on (`going_on`) for people who see a part of the runs.
+UNTOLD = -1
+
+
 def describe_all(operations: Iterable[Operation]) -> Mapping[uuid.UUID, Description]:
     """What these open waits look like, by id: at most one query a kind."""
     by_kind: dict[str, list[Operation]] = defaultdict(list)

@@ -27,11 +27,11 @@ _INVISIBLE = re.compile(
 LONGEST = 20_000
 
 
-def cut(text: str) -> str:
-    """Return `text`, of a very long one the beginning and how much is left out."""
-    if len(text) <= LONGEST:
+def cut(text: str, most: int = LONGEST) -> str:
+    """Return `text`, of one with more than `most` characters the beginning and how much is left out."""
+    if len(text) <= most:
         return text
-    return f"{text[:LONGEST]}… [{len(text) - LONGEST:,} more characters]"
+    return f"{text[:most]}… [{len(text) - most:,} more characters]"
 
 
 def _code_point(match: re.Match[str]) -> str:

@@ -18,6 +18,8 @@ LONG_STRING = 400
 """Characters of a string shown before the rest is one click away."""
 BUDGET = 60_000
 """Characters of a value that one page shows; a payload may have 5 MB."""
+SAME_SHOWN = 12
+"""Fields that two states have in common and that their difference still shows; of more it says how many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +118,47 @@ def json_html(value: Any, *, full_url: str = "", budget: int = BUDGET) -> SafeSt
     return format_html('{}<div class="row cut"><a href="{}">Show the whole value</a></div>', body, full_url)
 
 
-def changes_html(before: dict[str, Any], after: dict[str, Any]) -> SafeString:
-    """Return the top-level fields of two states, line by line: gone with a minus, new with a plus."""
+def changes_html(before: Any, after: Any, *, budget: int = BUDGET) -> SafeString:
+    """Return the top-level fields of two states, line by line: gone with a minus, new with a plus.
+
+    What is no object is one line. About `budget` characters appear; how many fields that leaves out is said.
+    """
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        whole = [("minus", "-", _line(_dump(before))), ("plus", "+", _line(_dump(after)))]
+        return format_html_join("", '<span class="{}">{} {}</span>', whole)
+    keys = [*before, *(key for key in after if key not in before)]
+    same = {key for key in before if key in after and _alike(before[key], after[key])}
+    kept = ("", " ", after)
     lines: list[tuple[str, str, SafeString]] = []
-    for key in [*before, *(key for key in after if key not in before)]:
-        old, new = key in before, key in after
-        if old and new and before[key] == after[key]:
-            lines.append(("", " ", _field(key, after[key])))
+    left, cut = budget, 0
+    for key in keys:
+        if left <= 0:
+            cut += key not in same
             continue
-        if old:
-            lines.append(("minus", "-", _field(key, before[key])))
-        if new:
-            lines.append(("plus", "+", _field(key, after[key])))
+        differs = [side for side in (("minus", "-", before), ("plus", "+", after)) if key in side[2]]
+        told = differs if key not in same else [kept] if len(same) <= SAME_SHOWN else []
+        for css, sign, values in told:
+            text = _line(f"{_dump(key)}: {_dump(values[key])}")
+            left -= len(text)
+            lines.append((css, sign, text))
+    if cut:
+        lines.append(("dim", " ", _line(f"{cut:,} more that differ, not shown here")))
+    if len(same) > SAME_SHOWN:
+        lines.append(("dim", " ", _line(f"{len(same):,} fields are the same in both")))
     return format_html_join("", '<span class="{}">{} {}</span>', lines)
 
 
-def _field(key: str, value: Any) -> SafeString:
-    return visible(_shorten(f"{_dump(key)}: {_dump(value)}", 2_000))
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are the same as JSON: to Python 1, 1.0 and True are equal."""
+    return one is other or (one == other and _sorted(one) == _sorted(other))
+
+
+def _sorted(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _line(text: str) -> SafeString:
+    return visible(_shorten(text, 2_000))
 
 
 def _shorten(text: str, limit: int = LONG_STRING) -> str:

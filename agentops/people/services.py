@@ -204,12 +204,8 @@ def switch_off(actor: Actor, user_id: int, *, reason: str, seen: str | None = No
         raise StateMismatch(f"{person.get_username()} is switched off already")
     _guard(person, seen)
     old = facts(person)
-    person.is_active = False
-    # A session holds a digest of the password: without one, none of them is accepted again, also after a return.
-    person.set_unusable_password()
-    person.save(update_fields=["is_active", "password"])
+    released = shut_out(by, person, reason)
     _check_still_managed(by)
-    released = release_claims(by, person, reason)
     _write(by, "person_switched_off", person, reason, old, released=released)
     more = {0: "", 1: " 1 claim was released."}.get(released, f" {released} claims were released.")
     return f"{person.get_username()} is switched off and signed out everywhere.{more}"
@@ -363,12 +359,25 @@ def _write(
     )
 
 
+def shut_out(by: Actor, person: User, reason: str) -> int:
+    """Switch somebody off, whoever does it: here, or on the command line. Returns how many claims were released."""
+    person.is_active = False
+    # A session holds a digest of the password, and so does a link: without one, none of them is accepted again, also after a
+    # return, which gives another.
+    person.set_unusable_password()
+    person.save(update_fields=["is_active", "password"])
+    return release_claims(by, person, reason)
+
+
 def release_claims(by: Actor, person: User, reason: str) -> int:
     """Give back what somebody has claimed; how many. Runs are locked by id, so a parent before its children, who are younger."""
     claimed = Item.objects.filter(claimed_by=person).order_by("run_id", "id").values_list("run_id", "pk")
     released = 0
     for run_id, item_id in list(claimed):
-        run = lifecycle.lock_run(run_id)
+        try:
+            run = lifecycle.lock_run(run_id)
+        except Run.DoesNotExist:
+            continue  # deleted since, and the claim with it
         item = Item.objects.get(pk=item_id)
         if item.claimed_by_id != person.pk:
             continue  # assigned to somebody else before its run was locked

@@ -28,6 +28,8 @@ from runs import content
 register = template.Library()
 
 COUNT_AT_MOST = 1000
+#: A text that is longer, or has more lines, is folded where a page shows several of them.
+FOLD, FOLD_LINES = 600, 12
 #: What whoever may not see content is told.
 ASK = "You may not see what is in this run. Whoever gives people access can grant “View payloads” for it."
 
@@ -105,16 +107,18 @@ def short_id(value: Any, *, copy: bool = True, length: int = 13) -> SafeString:
 
 
 @register.simple_tag
-def json(value: Any, label: str = "Value", full_url: str = "") -> SafeString:
-    """JsonView: a tree of <details>; long values are cut, with a link to `full_url` for the whole."""
-    body = jsonview.json_html(value, full_url=full_url)
+def json(
+    value: Any, label: str = "Value", full_url: str = "", *, budget: int = jsonview.BUDGET
+) -> SafeString:
+    """JsonView: a tree of <details>; what is longer than `budget` is cut, with a link to `full_url` for the whole."""
+    body = jsonview.json_html(value, full_url=full_url, budget=budget)
     return format_html(
         '<div class="code json" tabindex="0" role="region" aria-label="{}">{}</div>', label, body
     )
 
 
 @register.simple_tag
-def changes(before: dict[str, Any], after: dict[str, Any], label: str = "Changes") -> SafeString:
+def changes(before: Any, after: Any, label: str = "Changes") -> SafeString:
     """Two states, field by field, with minus and plus."""
     body = jsonview.changes_html(before, after)
     return format_html(
@@ -161,6 +165,44 @@ def visible(text: Any) -> SafeString:
     if isinstance(text, content.Hidden):
         return format_html('<span class="hidden-content" title="{}">{}{}</span>', ASK, icon("lock"), text)
     return hostile.isolated(hostile.cut(str(text)))
+
+
+@register.filter
+def brief(text: Any, most: int = 300) -> SafeString:
+    """Like `visible`, of a longer text the first `most` characters: for a line of a list, whose page has the whole."""
+    if isinstance(text, content.Hidden):
+        return visible(text)
+    told = str(text)
+    return hostile.isolated(told if len(told) <= most else f"{told[:most].rstrip()}…")
+
+
+@register.filter
+def folded(text: Any, most: int = hostile.LONGEST) -> SafeString:
+    """Like `visible`; of a long text the beginning, and the rest, up to `most`, opens below it. Not inside a paragraph."""
+    if isinstance(text, content.Hidden):
+        return visible(text)
+    told = hostile.cut(str(text), most)
+    at = _fold_at(told)
+    if at is None:
+        return hostile.isolated(told)
+    return format_html(
+        '{}<details class="rest"><summary>{} more characters</summary>{}</details>',
+        hostile.isolated(told[:at]),
+        f"{len(str(text)) - at:,}",
+        hostile.isolated(told[at:]),
+    )
+
+
+def _fold_at(text: str) -> int | None:
+    """Where a text is folded: after FOLD_LINES lines or FOLD characters; None where little would be left over."""
+    end = 0
+    for _ in range(FOLD_LINES):
+        end = text.find("\n", end) + 1
+        if not end:
+            break
+    # Else between words, where there are any.
+    at = end if 0 < end < FOLD else text.rfind(" ", FOLD - FOLD // 6, FOLD) + 1 or FOLD
+    return at if len(text) > at + FOLD // 3 or text.count("\n", at) > FOLD_LINES // 3 else None
 
 
 @register.filter

@@ -210,6 +210,10 @@ class PolicyForm:
         kept["seen_revision"] = str(seen_revision)
         self.reason = ReasonForm(kept, label_suffix="")
 
+    def not_yet(self) -> None:
+        """It is only looked at: a reason is asked for when the rules are to act."""
+        self.reason.errors.pop("reason", None)
+
     @property
     def chosen(self) -> list[RuleForm]:
         """The rules that stay, in the order that was typed."""

@@ -210,6 +210,8 @@ def edit(request: HttpRequest, scope: str, name: str) -> HttpResponse:
         rules = entry.rules or _starting_point(entry)
         return _form(request, entry, PolicyForm(rules, seen_revision=entry.revision, of_verb=entry.is_verb))
     form = PolicyForm(data=request.POST, of_verb=entry.is_verb)
+    if "add" in request.POST or "preview" in request.POST:
+        form.not_yet()
     if "add" in request.POST:
         form.add(of_verb=entry.is_verb)
         return _form(request, entry, form)

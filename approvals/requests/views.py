@@ -153,9 +153,9 @@ def index(request: HttpRequest) -> HttpResponse:
     over = four_eyes.visible(user, Request.objects.exclude(state=Request.State.OPEN))
     pages = paging.page(over, request.GET)
     context = {
-        "mine": mine[:ROWS],
+        "mine": _by_target(mine[:ROWS]),
         "late": sum(shown.is_late for shown in mine[:ROWS]),
-        "others": others[:ROWS],
+        "others": _by_target(others[:ROWS]),
         "more": len(mine) > ROWS or len(others) > ROWS,
         "over": _shown_all(pages.rows, user, now),
         "pages": pages,
@@ -209,6 +209,11 @@ def withdraw(request: HttpRequest, request_id: uuid.UUID) -> HttpResponse:
     except StateMismatch as error:
         return _page(request, request_id, error.status, refusal=str(error))
     return _done(request, done)
+
+
+def _by_target(rows: Iterable[Shown]) -> list[Shown]:
+    """As the inbox has its items: whatever somebody should have decided first comes first, with a time limit or without."""
+    return sorted(rows, key=lambda shown: (shown.target, shown.request.pk))
 
 
 def _user(request: HttpRequest) -> User:

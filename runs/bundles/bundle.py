@@ -16,7 +16,7 @@ from typing import IO, Any
 from django.db import connection, models, transaction
 from django.db.models import QuerySet
 
-from runs import blobs, clock
+from runs import access, blobs, clock
 from runs.models import Attempt, Blob, BlobUse, Event, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import Kind
 
@@ -42,8 +42,10 @@ def register(name: str, part: Part) -> None:
     _PARTS[name] = part
 
 
-def written(run_id: uuid.UUID, by: str) -> IO[bytes]:
+def written(run_id: uuid.UUID, by: str, user: access.Person | None = None) -> IO[bytes]:
     """A file, at its beginning, with the bundle of a run; all of it as of one moment. `by` is told in it.
+
+    With a user: without the results of child runs that this person may not see, or not what is in them; `left_out` says so.
 
     Raises Run.DoesNotExist.
     """
@@ -54,7 +56,7 @@ def written(run_id: uuid.UUID, by: str) -> IO[bytes]:
                 # One picture, however long it takes to write: a run that goes on must not be told in halves.
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            for text in _document(run_id, by):
+            for text in _document(run_id, by, user):
                 file.write(text.encode())
     except BaseException:
         file.close()
@@ -63,7 +65,7 @@ def written(run_id: uuid.UUID, by: str) -> IO[bytes]:
     return file
 
 
-def _document(run_id: uuid.UUID, by: str) -> Iterator[str]:
+def _document(run_id: uuid.UUID, by: str, user: access.Person | None) -> Iterator[str]:
     run = Run.objects.get(pk=run_id)
     about = {"format": FORMAT, "version": VERSION, "at": clock.now(), "by": by, "agentops": _release()}
     yield "{" + f'"about":{_json(about)},\n"run":{_json(row(run))}'
@@ -72,8 +74,10 @@ def _document(run_id: uuid.UUID, by: str) -> Iterator[str]:
         yield from _lines(_json(row(one)) for one in part(run_id).iterator(ROWS))
         yield "]"
     yield ',\n"children":['
-    yield from _lines(_json(one) for one in _children(run_id))
-    yield '],\n"blobs":{'
+    left_out: list[int] = []
+    yield from _lines(_json(one) for one in _children(run_id, user, left_out))
+    yield f'],\n"left_out":{_json(_told(len(left_out), by))}'
+    yield ',\n"blobs":{'
     used = BlobUse.objects.filter(run_id=run_id).values("blob_id")
     apart = Blob.objects.filter(sha256__in=used).order_by("sha256")
     # As text: what was stored is canonical JSON already.
@@ -83,13 +87,32 @@ def _document(run_id: uuid.UUID, by: str) -> Iterator[str]:
     yield "}}\n"
 
 
-def _children(run_id: uuid.UUID) -> Iterator[dict[str, Any]]:
-    """What became of the child runs: their results are answers that this run was given. In full, as blobs are the child's own."""
+def _told(left_out: int, by: str) -> list[str]:
+    """Sentences on what is not in the bundle, for whoever reads it."""
+    if not left_out:
+        return []
+    runs = "1 child run" if left_out == 1 else f"{left_out:,} child runs"
+    return [f"The results of {runs}, whose content {by} may not see, are left out"]
+
+
+def _children(run_id: uuid.UUID, user: access.Person | None, left_out: list[int]) -> Iterator[dict[str, Any]]:
+    """What became of the child runs: their results are answers that this run was given. In full, as blobs are the child's own.
+
+    Of one whose content the person may not see there is its place alone, which `left_out` gets as well.
+    """
     waits = Operation.objects.filter(run_id=run_id, kind=Kind.CHILD).values("pk")
     found = Run.objects.filter(parent_operation_id__in=waits).order_by("parent_operation_id", "child_index")
     columns = ("id", "parent_operation_id", "child_index", "workflow", "status", "result")
-    for *values, sealed in found.values_list(*columns, "result_sealed").iterator(ROWS):
+    for *values, subject, sealed in found.values_list(*columns, "subject", "result_sealed").iterator(ROWS):
         told = dict(zip(columns, values, strict=True))
+        child = Run(pk=told["id"], workflow=told["workflow"], subject=subject)
+        if user is not None and not (
+            access.may(user, "runs.view_run", child) and access.may_see_payloads(user, child)
+        ):
+            left_out.append(told["child_index"])
+            place = {name: told[name] for name in ("parent_operation_id", "child_index")}
+            yield place | {"left_out": True, "hidden": ["result"]}
+            continue
         told["result"] = blobs.whole([told["result"]])[0]
         yield told | {"hidden": ["result"] if sealed is not None else []}
 

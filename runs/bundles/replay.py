@@ -165,7 +165,11 @@ def _again(
         return left(f"a person wrote this ({Outcome(last['outcome']).label.lower()})")
     if name == COMPENSATE:
         return left("it undid effects")
-    hidden = [one["name"] for one in of.operations.get(seq, ()) if one["hidden"]]
+    hidden = [
+        one["name"]
+        for one in of.operations.get(seq, ())
+        if one["hidden"] or any(child["hidden"] for child in of.children.get(one["id"], ()))
+    ]
     if of.run["hidden"] or hidden or any(one["hidden"] for one in attempts):
         return left(f"what people may not see is not in the bundle ({', '.join(hidden) or 'input or state'})")
     workflow = of.run["workflow"]
@@ -316,6 +320,8 @@ def _records(of: Bundle, seq: int) -> dict[str, Record]:
     for row in of.operations.get(seq, ()):
         values: dict[str, Any] = {one.name: row.get(one.name) for one in fields(Record)}
         values["id"] = uuid.UUID(row["id"])
+        if row.get("copied_from") and of.run.get("forked_from"):
+            values["origin"] = uuid.UUID(of.run["forked_from"])
         values["result"] = of.whole(row["result"])
         for name in ("first_sent_at", "call_ended_at", "finished_at"):
             values[name] = row[name] and datetime.fromisoformat(row[name])

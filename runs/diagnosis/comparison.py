@@ -2,7 +2,8 @@
 
 Both are read visit by visit. They part where they did something else: another step, another operation, another outcome. That
 values differ is told apart: two orders never have the same id. Values are compared by digest and not read, so that a
-comparison of large runs costs little, and somebody who may not see payloads can make one.
+comparison of large runs costs little. Somebody who may not see payloads sees what both did, and not which values were the same:
+beside a run of one's own, with a guess as its input, that would confirm the guess.
 """
 
 import uuid

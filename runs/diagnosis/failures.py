@@ -22,7 +22,7 @@ from django.db.models.functions import JSONObject
 
 from runs import access, clock, lifecycle
 from runs.clock import Now
-from runs.diagnosis.fingerprint import LOOKED_AT, Mark, folded
+from runs.diagnosis.fingerprint import LOOKED_AT, VERDICT, Mark, folded
 from runs.lifecycle import Actor
 from runs.models import Attempt, AuditEvent, FailureGroup, FailureTally, Run, Worker
 from runs.models.failure import target_of
@@ -137,6 +137,9 @@ def _mark(run: Run) -> Mark:
         error_type, error = "WorkerLost", run.reason
     elif error_type is None:
         error_type, error = run.failure_kind.title().replace("_", ""), run.reason
+    elif error_type == "Rejected":
+        # One group for a “no”, whoever said it and why.
+        error = VERDICT.sub(r"\1", error)
     return Mark(sort, run.workflow, run.version, run.step, error_type, folded(error))
 
 

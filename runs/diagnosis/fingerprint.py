@@ -50,6 +50,9 @@ _STATUS_CODE = re.compile(
 )
 _LEADING_CODE = re.compile(r"^(?:\w+: )?([1-5]\d\d)(?= )")
 
+#: What follows this in the text of `Rejected` is a person's name and reason.
+VERDICT = re.compile(r"\b(rejected|expired) by .*", re.DOTALL)
+
 
 def folded(text: str) -> str:
     """The error's text as one line, with numbers, ids, quoted text, addresses and times folded away; status codes stay.

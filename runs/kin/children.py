@@ -135,6 +135,10 @@ class Prepared:
     def digest(self) -> str:
         return hashlib.sha256(self.text).hexdigest()
 
+    def digest_instead(self, run: uuid.UUID, origin: uuid.UUID) -> str:
+        """As `codec.digest_instead`."""
+        return hashlib.sha256(codec.named_instead(self.text, run, origin)).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -300,6 +304,8 @@ class ChildWait(waits.OneByOne):
         """`operation` is from `reasons.with_children`, where it can say how many of them have not ended."""
         total = operation.children or 0
         going_on: int | None = getattr(operation, "going_on", None)
+        if going_on == waits.UNTOLD:
+            return waits.Description(f"child runs of {operation.name} have not ended")
         if total == 1:
             return waits.Description(f"a child run of {operation.name} has not ended")
         of = f"{total:,}"

@@ -180,7 +180,7 @@ class Bulk(models.Model):
 class BulkItem(models.Model):
     """One run of a bulk: whether the verb applies to it, what the verb did, and how the run ended afterwards.
 
-    No foreign key to the run: retention deletes both. Which run it is and its version are frozen when it is chosen.
+    No foreign key to the run: the item outlives it, and says so. Which run it is and its version are frozen when it is chosen.
     """
 
     class State(models.TextChoices):

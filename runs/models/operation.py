@@ -187,3 +187,8 @@ class Operation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} ({self.status})"
+
+    def found_out(self) -> None:
+        """Somebody has found out what became of an effect: what its last call said is no error of it, and stays as text."""
+        self.error = ": ".join(part for part in (self.error_type, self.error) if part)
+        self.error_type = ""

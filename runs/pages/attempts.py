@@ -124,13 +124,18 @@ def _ended(attempt: Attempt, done: Sequence[Operation], seen: bool) -> str:
         asked = [timeline.ASKED[Kind(one.kind)] for one in done if one.kind in WAIT_KINDS]
         return f"{told}: it {asked[-1]}" if asked else told
     if attempt.error_type and outcome != Outcome.SUCCEEDED:
-        error = f": {attempt.error.splitlines()[0][:300]}" if seen and attempt.error.strip() else ""
+        error = f": {_first_line(attempt.error)}" if seen and attempt.error.strip() else ""
         return (
             f"{told}: {attempt.error_type}{error}"
             if attempt.error_type != outcome.label
             else f"{told}{error}"
         )
     return told
+
+
+def _first_line(text: str, most: int = 300) -> str:
+    line = text.strip().splitlines()[0]
+    return line if len(line) <= most else f"{line[:most].rstrip()}…"
 
 
 def _effects(run: Run, attempt: Attempt, done: Sequence[Operation]) -> str:

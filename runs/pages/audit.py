@@ -82,9 +82,11 @@ class Listed:
 
     entries: list[Entry]
     following: Place | None
-    """Where the next page begins; None if there is none."""
+    """Where the next page, of older ones, begins; None if there is none."""
     looked_to: datetime | None
     """Looked through up to here only, since what was looked for is rare; None where the page is full, or was the last."""
+    newer: Place | None = None
+    """What is newer than this is on the page before; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,29 @@ def page(user: access.Person, chosen: Chosen, before: Place | None = None, *, si
     return _page(user, Search(user, chosen), before, size, LOOKS)
 
 
+def page_after(user: access.Person, chosen: Chosen, after: Place, *, size: int = SIZE) -> Listed:
+    """The page before the one that begins behind this place: what is newer, newest first. Empty where nothing was found."""
+    entries, end = _merged(user, Search(user, chosen, forward=True), after, size, LOOKS)
+    entries = entries[::-1]
+    return Listed(entries, entries[-1].place if entries else None, None, end)
+
+
 def count(user: access.Person, chosen: Chosen) -> Counted:
     """How many match, and who did something at all. One query, and one more for a workflow or subject."""
     return _count(Search(user, chosen))
 
 
-def page_and_count(user: access.Person, chosen: Chosen, before: Place | None) -> tuple[Listed, Counted]:
-    """Both, in three queries, and one more for a workflow or subject."""
+def page_and_count(
+    user: access.Person, chosen: Chosen, before: Place | None = None, *, after: Place | None = None
+) -> tuple[Listed, Counted]:
+    """Both, in three queries, and one more for a workflow or subject. `after`: the page of what is newer than this place."""
     search = Search(user, chosen)
-    return _page(user, search, before, SIZE, LOOKS), _count(search)
+    counted = _count(search)
+    if after is not None:
+        listed = page_after(user, chosen, after, size=SIZE)
+        if listed.entries:
+            return listed, counted
+    return _page(user, search, before, SIZE, LOOKS), counted
 
 
 def _count(search: Search) -> Counted:
@@ -133,11 +149,15 @@ def _count(search: Search) -> Counted:
     return Counted(min(number, COUNT_LIMIT + 1), more, tuple(names))
 
 
-def batches(user: access.Person, chosen: Chosen, *, size: int) -> Iterator[list[Entry]]:
-    """Everything that matches, newest first, so many at a time; each is read by itself, so that nothing is held in between."""
-    search, before = Search(user, chosen), None
+def batches(reader: Callable[[], access.Person], chosen: Chosen, *, size: int) -> Iterator[list[Entry]]:
+    """Everything that matches, newest first, so many at a time; each is read by itself, so that nothing is held in between.
+
+    `reader` is asked before each who reads, as they are then; what it raises ends it.
+    """
+    before = None
     while True:
-        listed = _page(user, search, before, size, max(size, LOOKS))
+        user = reader()
+        listed = _page(user, Search(user, chosen), before, size, max(size, LOOKS))
         if listed.entries:
             yield listed.entries
         if listed.following is None:
@@ -175,20 +195,35 @@ def entry_of_change(user: access.Person, event_id: uuid.UUID) -> Entry | None:
 
 
 def _page(user: access.Person, search: Search, before: Place | None, size: int, looks: int) -> Listed:
-    """Both tables merged; where one was not looked through to its end, only down to where it was."""
-    parts = [_read(search.changes(before, size, looks), partial(_entry_of_change, user))]
+    entries, end = _merged(user, search, before, size, looks)
+    whole = len(entries) == size and end == entries[-1].place
+    newer = (entries[0].place if entries else before) if before is not None else None
+    return Listed(entries, end, end.at if end and not whole else None, newer)
+
+
+def _merged(
+    user: access.Person, search: Search, place: Place | None, size: int, looks: int
+) -> tuple[list[Entry], Place | None]:
+    """Both tables merged, in the order of the search; where one was not looked through to its end, only up to where it was.
+
+    With the place from which to go on; None: there is no more.
+    """
+    parts = [_read(search.changes(place, size, looks), partial(_entry_of_change, user))]
     if search.has_events:
-        parts.append(_read(search.events(before, size, looks), partial(_entry_of_event, user)))
+        parts.append(_read(search.events(place, size, looks), partial(_entry_of_event, user)))
+    nearest = min if search.forward else max
     entries = sorted(
-        (one for found, _ in parts for one in found), key=lambda one: one.place.order, reverse=True
+        (one for found, _ in parts for one in found),
+        key=lambda one: one.place.order,
+        reverse=not search.forward,
     )
     # What lies behind the point up to which one of the tables was looked through may have others before it.
-    horizon = max((to for _, to in parts if to is not None), key=lambda place: place.order, default=None)
+    horizon = nearest((to for _, to in parts if to is not None), key=lambda one: one.order, default=None)
     if horizon is not None:
-        entries = [one for one in entries if one.place.order >= horizon.order]
+        entries = [one for one in entries if nearest(one.place.order, horizon.order) == one.place.order]
     if len(entries) > size:
-        return Listed(entries[:size], entries[size - 1].place, None)
-    return Listed(entries, horizon, horizon.at if horizon else None)
+        return entries[:size], entries[size - 1].place
+    return entries, horizon
 
 
 def _read(query: Query, made: Callable[[Sequence[Any]], Entry]) -> tuple[list[Entry], Place | None]:

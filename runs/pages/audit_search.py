@@ -115,12 +115,15 @@ class Query:
     looks: int
     size: int
     prefix: str
+    forward: bool
 
     @property
     def sql(self) -> str:
         """Rows: how many were looked through and the last of them, then a row that was found, or NULL for none."""
         last = ", ".join(f"{one} AS last_{number}" for number, one in enumerate(self.last.split(", ")))
-        back = self.last.replace(", 0", "")
+        back = ", ".join(
+            f"{one} {'DESC' if self.forward else 'ASC'}" for one in self.last.replace(", 0", "").split(", ")
+        )
         return (
             f"WITH looked AS MATERIALIZED ({self.keys}),"
             f" found AS MATERIALIZED (SELECT {self.columns}, row_number() OVER (ORDER BY {self.order}) AS place"
@@ -145,8 +148,10 @@ class Query:
 class Search:
     """A choice and a person as SQL."""
 
-    def __init__(self, user: access.Person, chosen: Chosen) -> None:
-        self.user, self.chosen = user, chosen
+    def __init__(self, user: access.Person, chosen: Chosen, *, forward: bool = False) -> None:
+        """`forward`: the oldest first, from a place on to what is newer than that."""
+        self.user, self.chosen, self.forward = user, chosen, forward
+        self.direction, self.beyond = ("ASC", ">") if forward else ("DESC", "<")
         self.kinds = words.kinds_of(chosen.what) if chosen.what else ()
 
     # Events of runs
@@ -187,20 +192,21 @@ class Search:
             found = [run_id for (run_id,) in cursor.fetchall()]
         return found if len(found) <= FEW_RUNS else None
 
-    def events(self, before: Place | None, size: int, looks: int) -> Query:
-        """Of runs."""
+    def events(self, place: Place | None, size: int, looks: int) -> Query:
+        """Of runs, beyond a place."""
         chosen, parameters, prefix = self.chosen, dict[str, Any](), "n"
         few = self._few
         within = self._within("e", parameters, prefix)
-        if before is not None:
-            if before.run_id is None:
-                within += f" AND e.at <= %({prefix}_at)s"
+        if place is not None:
+            if place.run_id is None:
+                within += f" AND e.at {'>' if self.forward else '<='} %({prefix}_at)s"
             else:
-                within += f" AND (e.at, e.run_id, e.seq) < (%({prefix}_at)s, %({prefix}_run)s::uuid, %({prefix}_seq)s)"
+                key = f"(%({prefix}_at)s, %({prefix}_run)s::uuid, %({prefix}_seq)s)"
+                within += f" AND (e.at, e.run_id, e.seq) {self.beyond} {key}"
             parameters |= {
-                f"{prefix}_at": before.at,
-                f"{prefix}_run": before.run_id,
-                f"{prefix}_seq": before.seq,
+                f"{prefix}_at": place.at,
+                f"{prefix}_run": place.run_id,
+                f"{prefix}_seq": place.seq,
             }
         more = self._of_event(parameters, prefix)
         if few is None and not chosen.about_runs:
@@ -210,7 +216,7 @@ class Search:
         parameters |= {f"{prefix}_kinds": list(kinds), f"{prefix}_person": chosen.person}
         by_person = f" AND e.actor = %({prefix}_person)s" if chosen.person else ""
         of_kind = f" AND e.kind = ANY (%({prefix}_kinds)s::text[])" if kinds else ""
-        order = "ORDER BY e.at DESC, e.run_id DESC, e.seq DESC"
+        order = "ORDER BY " + self._order("e", "at", "run_id", "seq")
         if few is not None:
             parameters[f"{prefix}_few"] = list(few)
             more += by_person + of_kind
@@ -231,12 +237,13 @@ class Search:
             keys=f"SELECT e.at, e.run_id, e.seq FROM {source} AS e {order} LIMIT %({prefix}_looks)s",
             found=f"FROM looked JOIN runs_event e USING (run_id, seq) JOIN runs_run r ON r.id = looked.run_id WHERE true{more}",
             columns=EVENT,
-            order="looked.at DESC, looked.run_id DESC, looked.seq DESC",
+            order=self._order("looked", "at", "run_id", "seq"),
             last="at, run_id, seq",
             parameters=parameters,
             looks=looks,
             size=size,
             prefix=prefix,
+            forward=self.forward,
         )
 
     def _of_event(self, parameters: dict[str, Any], prefix: str) -> str:
@@ -272,21 +279,21 @@ class Search:
 
     # What was changed outside runs
 
-    def changes(self, before: Place | None, size: int, looks: int) -> Query:
-        """Outside runs."""
+    def changes(self, place: Place | None, size: int, looks: int) -> Query:
+        """Outside runs, beyond a place."""
         chosen, parameters, prefix = self.chosen, dict[str, Any](), "c"
         within = self._within("a", parameters, prefix)
-        if before is not None:
-            if before.event_id is None:
-                within += f" AND a.at < %({prefix}_at)s"
+        if place is not None:
+            if place.event_id is None:
+                within += f" AND a.at {'>=' if self.forward else '<'} %({prefix}_at)s"
             else:
-                within += f" AND (a.at, a.id) < (%({prefix}_at)s, %({prefix}_id)s::uuid)"
-            parameters |= {f"{prefix}_at": before.at, f"{prefix}_id": before.event_id}
+                within += f" AND (a.at, a.id) {self.beyond} (%({prefix}_at)s, %({prefix}_id)s::uuid)"
+            parameters |= {f"{prefix}_at": place.at, f"{prefix}_id": place.event_id}
         more = self.changes_seen(parameters)
         parameters |= {f"{prefix}_kinds": list(self.kinds), f"{prefix}_person": chosen.person}
         by_person = f" AND a.actor = %({prefix}_person)s" if chosen.person else ""
         of_kind = f" AND a.kind = ANY (%({prefix}_kinds)s::text[])" if self.kinds else ""
-        order = "ORDER BY a.at DESC, a.id DESC"
+        order = "ORDER BY " + self._order("a", "at", "id")
         targets = self._targets(parameters, prefix)
         if targets:
             more += by_person + of_kind
@@ -312,12 +319,13 @@ class Search:
             keys=f"SELECT a.at, a.id FROM {source} AS a {order} LIMIT %({prefix}_looks)s",
             found=f"FROM looked JOIN runs_audit_event a USING (id) WHERE true{more}",
             columns=CHANGE,
-            order="looked.at DESC, looked.id DESC",
+            order=self._order("looked", "at", "id"),
             last="at, id, 0",
             parameters=parameters,
             looks=looks,
             size=size,
             prefix=prefix,
+            forward=self.forward,
         )
 
     def _targets(self, parameters: dict[str, Any], prefix: str) -> str:
@@ -363,6 +371,9 @@ class Search:
             for number in range(len(kinds))
         ]
         return f"({' UNION ALL '.join(branches)})"
+
+    def _order(self, alias: str, *columns: str) -> str:
+        return ", ".join(f"{alias}.{column} {self.direction}" for column in columns)
 
     def _within(self, alias: str, parameters: dict[str, Any], prefix: str) -> str:
         told = ""

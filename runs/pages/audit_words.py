@@ -151,19 +151,28 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "people": Family(
-        "People and sign-in",
+        "People",
         {
             "person_added": "Person added",
             "person_changed": "Person changed",
             "person_switched_off": "Person switched off",
             "person_switched_on": "Person switched on",
             "sign_in_link_made": "Sign-in link made",
-            "password_changed": "Password changed",
             "group_added": "Group added",
             "group_joined": "Put into a group",
             "group_left": "Taken out of a group",
             "capability_granted": "Capability granted",
             "capability_taken_back": "Capability taken back",
+        },
+    ),
+    "sign_ins": Family(
+        "Sign-ins and passwords",
+        {
+            "signed_in": "Sign-in",
+            "signed_in_again": "Password given again",
+            "sign_in_failed": "Failed sign-in",
+            "signed_out": "Sign-out",
+            "password_changed": "Password changed",
         },
     ),
     "data": Family(
@@ -297,6 +306,7 @@ def of_run(
         "step": lambda: Part(step_name(str(data.get("step", "")))),
         "to": lambda: Part(_listed(data.get("to"))),
         "version": lambda: Part(str(data.get("version", ""))),
+        "priority": lambda: Part(str(data.get("priority", ""))),
     }
     return tuple(_parts(told, words))
 
@@ -377,6 +387,10 @@ _OUTSIDE: Mapping[str, str] = {
     "capability_granted": "granted {target} a capability",
     "capability_taken_back": "took a capability back from {target}",
     "password_changed": "changed their own password",
+    "signed_in": "signed in",
+    "signed_in_again": "gave their password again",
+    "sign_in_failed": "failed to sign in as {whom}{tries}",
+    "signed_out": "signed out",
     "audit_exported": "exported the audit as {format}",
 }
 
@@ -393,6 +407,8 @@ def outside(event: AuditEvent) -> Sentence:
         "runs": lambda: Part(_number(old.get("runs"))),
         "approvals": lambda: Part(_number(new.get("approvals"))),
         "verdict": lambda: Part(str(new.get("verdict", ""))),
+        "whom": lambda: Part(event.target.partition(" of ")[2] or "somebody who is not known here"),
+        "tries": lambda: Part(_tries(new.get("tries"))),
         "format": lambda: Part(_FORMATS.get(str(new.get("format")), "a file")),
     }
     return tuple(_parts(phrase or "{target}: " + event.kind.replace("_", " "), words))
@@ -403,6 +419,10 @@ _FORMATS = {"csv": "CSV", "jsonl": "JSON Lines"}
 
 def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "some"
+
+
+def _tries(number: Any) -> str:
+    return f", for the {number:,}th time in five minutes" if isinstance(number, int) and number > 1 else ""
 
 
 _SCOPES = frozenset(Policy.Scope.values)

@@ -16,7 +16,7 @@ from django.db.models import Exists, IntegerField, OuterRef, Q, QuerySet
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now as StatementTime
 
-from runs import clock, content, policies, registry, waits
+from runs import access, clock, content, policies, registry, waits
 from runs.models import Attempt, Operation, Run, Worker
 from runs.models.operation import WAIT_KINDS, OpStatus
 from runs.states import CLAIMABLE, AttentionKind, Hold, Status
@@ -85,23 +85,30 @@ def why_not_moving(run: Run) -> str:
     return str(why(run))
 
 
-def why(run: Run) -> Why:
-    return of_all([run])[run.pk]
+def why(run: Run, user: access.Person | None = None) -> Why:
+    return of_all([run], user)[run.pk]
 
 
-def of_all(some: Sequence[Run], *, overrides: policies.Overrides | None = None) -> dict[uuid.UUID, Why]:
-    """The reason of each run: at most six queries, however many runs; none where all have ended.
+def of_all(
+    some: Sequence[Run], user: access.Person | None = None, *, overrides: policies.Overrides | None = None
+) -> dict[uuid.UUID, Why]:
+    """The reason of each run, as the user may be told it: at most six queries, however many runs; none where all have ended.
 
     `overrides` that have just been read save one.
     """
     if all(run.is_terminal for run in some):
         return {run.pk: Why("") for run in some}
-    facts = Facts.gather(some, overrides=overrides)
+    facts = Facts.gather(some, user, overrides=overrides)
     return {run.pk: facts.why(run) for run in some}
 
 
-def with_children(operations: QuerySet[Operation]) -> QuerySet[Operation]:
-    """`operations` with `going_on`: of an open wait for child runs, how many have not ended, up to GOING_ON + 1; else None."""
+def with_children(operations: QuerySet[Operation], user: access.Person | None = None) -> QuerySet[Operation]:
+    """`operations` with `going_on`: of an open wait for child runs, how many have not ended, up to GOING_ON + 1; else None.
+
+    UNTOLD for somebody who sees a part of the runs: others are not told of, not even by their number.
+    """
+    if user is not None and access.condition(user) is not None:
+        return operations.annotate(going_on=models.Value(waits.UNTOLD))
     counted = RawSQL(
         "CASE WHEN runs_operation.status = 'open' AND runs_operation.kind = 'child' THEN (SELECT count(*) FROM ("
         "SELECT FROM runs_run c WHERE c.parent_operation_id = runs_operation.id AND c.finished_at IS NULL LIMIT %s) AS some_of"
@@ -207,6 +214,7 @@ class Facts:
     def gather(
         cls,
         some: Sequence[Run],
+        user: access.Person | None = None,
         *,
         now: datetime | None = None,
         attempts: Sequence[Attempt] | None = None,
@@ -223,7 +231,7 @@ class Facts:
             for run in unfinished
             if run.status in (Status.WAITING, Status.RETRYING) and not run.held_by and not _is_due(run, now)
         ]
-        opened, retries = _operations(standing, operations)
+        opened, retries = _operations(standing, operations, user)
         lacking = {run.workflow for run in unfinished if run.held_by == Hold.NO_CAPABLE_WORKER}
         holders = [run.worker_id for run in unfinished if run.worker_id]
         workers = queues = capabilities = errors = None
@@ -270,7 +278,7 @@ def _holder(found: Mapping[str, Any]) -> Holder:
 
 
 def _operations(
-    run_ids: Sequence[uuid.UUID], operations: Iterable[Operation] | None
+    run_ids: Sequence[uuid.UUID], operations: Iterable[Operation] | None, user: access.Person | None
 ) -> tuple[Mapping[uuid.UUID, Sequence[tuple[Operation, waits.Description]]], Mapping[uuid.UUID, Operation]]:
     """Of these runs: the open waits with what they look like, and what a tool tries again."""
     if not run_ids:
@@ -278,7 +286,7 @@ def _operations(
     if operations is None:
         chosen = Operation.objects.filter(run_id__in=run_ids, status__in=[OpStatus.OPEN, OpStatus.RETRY])
         payloads = ("request", "approved", "response", "result")
-        operations = with_children(chosen.defer(*payloads)).order_by("started_at")
+        operations = with_children(chosen.defer(*payloads), user).order_by("started_at")
     found = list(operations)
     still_open = [one for one in found if one.status == OpStatus.OPEN]
     described = waits.describe_all(still_open)

@@ -34,6 +34,7 @@ from runs.services.limits import (
     set_limits,
     sort_waiting,
 )
+from runs.services.prioritise import preview_prioritise, prioritise
 from runs.services.retry import preview_retry, retry
 from runs.services.signal import Received, preview_signal, receive_signal
 from runs.services.skip import preview_skip, skip
@@ -75,6 +76,7 @@ __all__ = [
     "preview_kill",
     "preview_pause",
     "preview_pause_workflow",
+    "preview_prioritise",
     "preview_resume",
     "preview_resume_workflow",
     "preview_retry",
@@ -82,6 +84,7 @@ __all__ = [
     "preview_signal",
     "preview_skip",
     "preview_sort_waiting",
+    "prioritise",
     "proof_of",
     "receive_signal",
     "resume_scope",

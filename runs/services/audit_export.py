@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
 from typing import Any
 
+from django.contrib.auth.models import AbstractBaseUser, User
 from django.db import transaction
 
 from runs import codec
-from runs.errors import Invalid
+from runs.errors import Invalid, NotAllowed
 from runs.lifecycle import Actor
 from runs.models import AuditEvent
 from runs.pages import audit
@@ -45,12 +46,12 @@ def export_audit(actor: Actor, chosen: Chosen, form: str, *, reason: str = "") -
     """A file in pieces, the newest entry first; the audit says who took it, by which filter.
 
     Each piece is read by a statement of its own when it is asked for, however long the reader takes: no transaction is open in
-    between. What is written meanwhile is newer than where the export began, and not in it.
+    between. What is written meanwhile is newer than where the export began, and not in it. Before each piece it is asked again
+    what the person may see; NotAllowed then breaks the file off, so that nobody takes it for a whole one.
 
     Raises NotAllowed, Invalid (no such format).
     """
-    permit(actor, "runs.view_auditevent")
-    permit(actor, "runs.export_audit")
+    _permit(actor)
     if form not in FORMATS:
         raise Invalid(f"an export is {' or '.join(FORMATS)}, not {form!r}")
     assert actor.user is not None, "a person: permit"
@@ -63,7 +64,22 @@ def export_audit(actor: Actor, chosen: Chosen, form: str, *, reason: str = "") -
             reason=codec.clean_text(reason.strip()),
             new={"format": form, "filter": chosen.stored()},
         )
-    return FORMATS[form](audit.batches(actor.user, chosen, size=BATCH))
+    return FORMATS[form](audit.batches(lambda: _reader(actor), chosen, size=BATCH))
+
+
+def _permit(actor: Actor) -> None:
+    permit(actor, "runs.view_auditevent")
+    permit(actor, "runs.export_audit")
+
+
+def _reader(actor: Actor) -> AbstractBaseUser:
+    """The person as they are now: what was read before is kept with the old object. Raises NotAllowed."""
+    assert actor.user is not None, "a person: permit"
+    now = User.objects.filter(pk=actor.user.pk).first()
+    if now is None:
+        raise NotAllowed(f"the account of {actor.name} is gone")
+    _permit(Actor.of(now))
+    return now
 
 
 def _record(entry: audit.Entry) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import IntegrityError, transaction
+
 from runs import access, clock
 from runs.bulk.selection import Filter
 from runs.errors import Conflict, Invalid, NotAllowed, NotFound, Stale, StateMismatch
@@ -65,28 +67,39 @@ def create_bulk(
         raise Invalid(f"no run that is {chosen.status} can be {VERBS[verb_name].past}")
     given: dict[str, Any] = {"pk": bulk_id} if bulk_id else {}
     if bulk_id and (there := Bulk.objects.filter(pk=bulk_id).first()):
-        if there.started_by_id != actor.id:
-            raise Conflict("this form has been used by somebody else", there)
-        return BulkDone(there, f"“{there.name}” had already been made.", changed=False)
-    made = Bulk.objects.create(
-        **given,
-        name=name.strip(),
-        reason=reason.strip(),
-        verb=verb_name,
-        priority=priority,
-        filter=chosen.given(),
-        rate=rate,
-        canary=canary,
-        started_by_id=actor.id,
-        started_by_name=actor.name,
-        acts_for_id=actor.id,
-        acts_for_name=actor.name,
-    )
+        return _made_before(actor, there)
+    try:
+        with transaction.atomic():
+            made = Bulk.objects.create(
+                **given,
+                name=name.strip(),
+                reason=reason.strip(),
+                verb=verb_name,
+                priority=priority,
+                filter=chosen.given(),
+                rate=rate,
+                canary=canary,
+                started_by_id=actor.id,
+                started_by_name=actor.name,
+                acts_for_id=actor.id,
+                acts_for_name=actor.name,
+            )
+    except IntegrityError:
+        if bulk_id is None:
+            raise
+        # A double click: the other one was first, and has committed by now.
+        return _made_before(actor, Bulk.objects.get(pk=bulk_id))
     made.refresh_from_db()
     new = {"verb": verb_name, "filter": chosen.given(), "name": made.name, "rate": rate, "first": canary}
     new |= {} if priority is None else {"priority": priority}
     record(made, "bulk_made", actor, reason, new=new)
     return BulkDone(made, "The runs are being counted; nothing is done to them yet.")
+
+
+def _made_before(actor: Actor, there: Bulk) -> BulkDone:
+    if there.started_by_id != actor.id:
+        raise Conflict("this form has been used by somebody else", there)
+    return BulkDone(there, f"“{there.name}” had already been made.", changed=False)
 
 
 @verb
@@ -163,7 +176,10 @@ def resume_bulk(
     rate: int | None = None,
     reason: str = "",
 ) -> BulkDone:
-    """Lift a pause; it acts with this person's permissions from now on. Raises as `start_bulk`."""
+    """Lift a pause; it acts with this person's permissions from now on. Raises as `start_bulk`.
+
+    What it matches stays what it was: runs that are not chosen yet are chosen as whoever made it sees them.
+    """
     made = _lock(actor, bulk_id)
     if made.status in PAUSABLE:
         return BulkDone(made, "It had already been resumed.", changed=False)

@@ -123,17 +123,32 @@ def _turn(bulk_id: uuid.UUID) -> float:
 
 def _authority(made: Bulk) -> Actor | None:
     """Whom it acts for, if that person still may; else it pauses and says so."""
-    user = get_user_model()._default_manager.filter(pk=made.acts_for_id).first() if made.acts_for_id else None
+    name = made.acts_for_name
+    return _who(made, made.acts_for_id, f"{name}, for whom it acted,", f"It acted for {name}")
+
+
+def _chooser(made: Bulk) -> Actor | None:
+    """As whom its runs are chosen: who made it, whoever has resumed it since.
+
+    What a filter finds depends on what a person sees, and a search on what they may read: with another person's eyes the set
+    would be another one than was asked for, half-way. If that person may no more, it pauses and says so.
+    """
+    name = made.started_by_name
+    return _who(made, made.started_by_id, f"{name}, as whom its runs are chosen,", f"{name} chose its runs")
+
+
+def _who(made: Bulk, user_id: int | None, called: str, did: str) -> Actor | None:
+    user = get_user_model()._default_manager.filter(pk=user_id).first() if user_id else None
     if user is None:
-        refusal = f"The account of {made.acts_for_name}, for whom it acted, is gone"
+        refusal = f"The account of {called} is gone"
     elif not user.is_active:
-        refusal = f"{made.acts_for_name}, for whom it acted, is switched off"
+        refusal = f"{called} is switched off"
     else:
         actor = Actor.of(user)
         try:
             permit_part(actor, made.verb)
         except NotAllowed as error:
-            refusal = f"It acted for {made.acts_for_name}, but {error}"
+            refusal = f"{did}, but {error}"
         else:
             return actor
     pause(made, refusal)
@@ -149,7 +164,10 @@ def _count(made: Bulk) -> float:
     if actor is None:
         return NEVER
     if not made.chosen:
-        _choose(made, actor)
+        chooser = _chooser(made)
+        if chooser is None:
+            return NEVER
+        _choose(made, chooser)
     elif made.looked < made.to_look:
         _look(made, actor)
     if made.chosen and made.looked >= made.to_look:
@@ -172,7 +190,7 @@ def usable(made_verb: str, actor: Actor) -> QuerySet[Run]:
 
 
 def _choose(made: Bulk, actor: Actor) -> None:
-    """Take the next window of runs into the set."""
+    """Take the next window of runs into the set, as this person sees them."""
     chosen = filter_of(made)
     statuses = chosen.statuses(made.verb)
     status = Status(made.chosen_status) if made.chosen_status else statuses[0]

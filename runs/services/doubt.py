@@ -144,12 +144,18 @@ def tool_of(operation: Operation) -> Tool | None:
         return None
 
 
+def gets_no_key(operation: Operation) -> bool:
+    """Whether the tool certainly never told its provider the operation's key, so that nobody can look for it there."""
+    tool = tool_of(operation)
+    return tool is not None and "idempotency_key" not in tool.given
+
+
 def _record_happened(operation: Operation, actor: Actor, result: Any, reference: str) -> None:
     encoded = recordable(_result(tool_of(operation), result, reference), "the result", "answer")
     operation.result, operation.result_sealed = redaction.split(encoded)
     operation.provider_ref = codec.clean_text(reference, 500) or operation.provider_ref
     operation.status, operation.finished_at = OpStatus.DONE, clock.now()
-    operation.error_type = operation.error = ""
+    operation.found_out()
     operation.settled_by = actor.name
     operation.save()
 
@@ -179,7 +185,7 @@ def _record_not_happened(operation: Operation, actor: Actor) -> None:
         raise StateMismatch(f"“it did not happen” is not accepted yet: {proof.sentence}")
     operation.status = OpStatus.RETRY
     operation.generation += not operation.earlier_send_open
-    operation.error_type, operation.error = "", ""
+    operation.found_out()
     operation.settled_by = actor.name
     operation.save()
 

@@ -91,4 +91,5 @@ def preview_edit_state(run: Run) -> Consequence:
     return Consequence(
         f"Step {run.step} begins with the edited state when it is next executed.{warning}",
         kept=effects.done,
+        visit=run.step_seq,
     )

@@ -15,6 +15,8 @@ from runs.services.verb import permit
 def export_bundle(actor: Actor, run_id: uuid.UUID) -> IO[bytes]:
     """A file, at its beginning, with all that people may see of a run; the caller closes it. The audit says who took it.
 
+    Results of child runs are in it as far as the person may see those: see `bundle.written`.
+
     The run itself is not touched: it may be at work, and forms that are open on its page stay good.
 
     Raises NotFound, NotAllowed (may not see the run, or what is in it).
@@ -28,4 +30,4 @@ def export_bundle(actor: Actor, run_id: uuid.UUID) -> IO[bytes]:
         AuditEvent.objects.create(
             kind="bundle_exported", target=f"run {run_id}", actor_user_id=actor.id, actor=actor.name
         )
-    return bundle.written(run_id, actor.name)
+    return bundle.written(run_id, actor.name, actor.user)

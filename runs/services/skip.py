@@ -122,7 +122,9 @@ def preview_skip(run: Run, to: str) -> Consequence:
     no_fork_under_way(run)
     steps = steps_after(run)
     if to not in steps:
-        known = ", ".join(steps) or "none that this process knows"
+        if not steps:
+            raise Invalid(f"this process does not know the steps of {run.workflow} version {run.version}")
+        known = ", ".join(steps)
         raise Invalid(f"{run.workflow} version {run.version} has no step {to!r}; its steps are: {known}")
     since = _last_visit(run, to)
     again: tuple[Line, ...] = ()
@@ -146,6 +148,7 @@ def preview_skip(run: Run, to: str) -> Consequence:
         kept=tuple(line for line in effects.done if line.operation not in repeated),
         again=again,
         again_title="May run again",
+        visit=run.step_seq,
     )
 
 

@@ -12,7 +12,7 @@ from django.db.models import BigIntegerField, BinaryField, Func, JSONField, Text
 from psycopg.types.json import Jsonb
 from pydantic import ValidationError
 
-from runs import clock, codec, lifecycle, policies, redaction, registry
+from runs import access, clock, codec, lifecycle, policies, redaction, registry
 from runs.clock import Now
 from runs.errors import Conflict, Invalid, NotAllowed
 from runs.lifecycle import Actor
@@ -80,7 +80,7 @@ def start(
     permit(actor, "runs.start_run", run=run, system=True)
     existing = _insert(run)
     if existing is not None:
-        _same_input(existing, run)
+        _same_input(actor, existing, run)
         return existing
     lifecycle.append_event(run, "started", actor, reason, **_started_data(run))
     lifecycle.notify_due(run.queue)
@@ -119,14 +119,15 @@ def _used(workflow: str, keys: list[str]) -> dict[str, Started]:
     return used
 
 
-def _same_input(existing: Started, wanted: Run) -> None:
-    if existing.run.input_digest != wanted.input_digest:
-        since = ", which has been deleted since" if existing.deleted else ""
-        raise Conflict(
-            f"the start key {wanted.start_key!r} of {wanted.workflow} was used for another input,"
-            f" by run {existing.run.pk}{since}",
-            None if existing.deleted else existing.run,
-        )
+def _same_input(actor: Actor, existing: Started, wanted: Run) -> None:
+    """Raise Conflict where the key was used for another input; by which run, for whoever may see that one."""
+    if existing.run.input_digest == wanted.input_digest:
+        return
+    used = f"the start key {wanted.start_key!r} of {wanted.workflow} was used for another input"
+    if actor.user is not None and not access.may(actor.user, "runs.view_run", existing.run):
+        raise Conflict(used)
+    since = ", which has been deleted since" if existing.deleted else ""
+    raise Conflict(f"{used}, by run {existing.run.pk}{since}", None if existing.deleted else existing.run)
 
 
 def _started_data(run: Run) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def _start_batch(
             continue
         existing = used[str(run.start_key)]
         try:
-            _same_input(existing, run)
+            _same_input(actor, existing, run)
             batch.existing.append(existing.run.pk)
         except Conflict as error:
             batch.refused.append(Refused(number, str(error)))

@@ -75,15 +75,17 @@ class Consequence:
     unknown: tuple[Line, ...] = ()
     again_title: str = "Will run again"
     unknown_title: str = "Unknown"
+    visit: int | None = None
+    """Of a verb that is meant for the visit where the run stands: a run that a limit parks behind a Goto tells no event of it."""
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the effects in each column, whatever the sentences around them say."""
+        """Of the effects in each column and of the visit, whatever the sentences around them say."""
         columns = [
             [[str(line.operation), str(line.key or ""), line.repeats] for line in column if line.operation]
             for column in (self.kept, self.again, self.unknown)
         ]
-        return codec.digest(columns)
+        return codec.digest([self.visit, columns])
 
     @property
     def to_confirm(self) -> tuple[Line, ...]:
@@ -178,13 +180,18 @@ def require(run: Run, event: str) -> None:
     """Raise StateMismatch unless the state chart allows `event` in the run's present status."""
     sources = states.sources_of(event)
     if run.status not in sources:
-        wanted = " or ".join(s.label.lower() for s in sources)
+        wanted = " or ".join(_in_a_sentence(s) for s in sources)
         raise StateMismatch(f"this run is {label(run)}; only a run that is {wanted} allows this")
 
 
 def label(run: Run) -> str:
     """The run's status as a word in a sentence."""
-    return states.Status(run.status).label.lower()
+    return _in_a_sentence(states.Status(run.status))
+
+
+def _in_a_sentence(status: states.Status) -> str:
+    """What a run is: “waiting”, “in attention”."""
+    return "in attention" if status == states.Status.ATTENTION else status.label.lower()
 
 
 #: What a line tells of an effect; payloads are not read.

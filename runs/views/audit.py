@@ -105,12 +105,10 @@ def entries(request: HttpRequest) -> HttpResponse:
     query, form = request.GET, FilterForm(request.GET)
     if form.is_valid():
         chosen = form.chosen()
-        before = Place.parse(query.get("before", ""))
-        listed, counted = audit.page_and_count(request.user, chosen, before)
+        before, after = (Place.parse(query.get(name, "")) for name in ("before", "after"))
+        listed, counted = audit.page_and_count(request.user, chosen, before, after=after)
     else:
         listed, counted = audit.Listed([], None, None), audit.Counted(0, more=False)
-    older = query.copy()
-    older["before"] = str(listed.following)
     context: dict[str, Any] = {
         "form": form,
         "listed": listed,
@@ -118,8 +116,9 @@ def entries(request: HttpRequest) -> HttpResponse:
         "chips": _chips(request, counted),
         "narrowed": any(value for name, value in query.items() if name in form.fields),
         "unfiltered": request.path,
-        "first": link(query) if query.get("before") else "",
-        "older": f"?{older.urlencode()}" if listed.following else "",
+        "first": link(query) if listed.newer or query.get("before") else "",
+        "newer": link(query, after=str(listed.newer)) if listed.newer else "",
+        "older": link(query, before=str(listed.following)) if listed.following else "",
         "check": chain.latest_over(),
         "export": f"{reverse('audit:export')}{link(query)}"
         if access.may(request.user, "runs.export_audit")
@@ -181,7 +180,9 @@ def change(request: HttpRequest, change: uuid.UUID) -> HttpResponse:
     if entry is None:
         raise Http404
     linked = AuditLink.objects.filter(event_id=change).first()
-    return _entry(request, entry, linked.seq if linked else None, bytes(linked.head).hex() if linked else "")
+    # Its digest is also that of every entry before it, whatever run those are about.
+    whole = all(access.everywhere(request.user, one) for one in ("runs.view_run", "runs.view_payload"))
+    return _entry(request, entry, linked.seq if linked else None, linked.head if linked and whole else b"")
 
 
 @require_safe
@@ -193,15 +194,19 @@ def event(request: HttpRequest, run_id: uuid.UUID, number: int) -> HttpResponse:
     if entry is None:
         raise Http404
     head = Event.objects.values_list("head", flat=True).get(run_id=run_id, seq=number)
-    return _entry(request, entry, number, bytes(head).hex())
+    seen = access.may_see_payloads(request.user, run)
+    return _entry(request, entry, number, head if seen else b"")
 
 
-def _entry(request: HttpRequest, entry: audit.Entry, number: int | None, head: str) -> HttpResponse:
+def _entry(
+    request: HttpRequest, entry: audit.Entry, number: int | None, head: bytes | memoryview
+) -> HttpResponse:
+    """`head`: the digest in the chain, empty for whom it would confirm a guess of what is hidden from them."""
     context = {
         "entry": entry,
         "on": None if entry.run else audit_words.target(entry.target, entry.after),
         "number": number,
-        "head": head,
+        "head": bytes(head).hex(),
         "before": entry.before or {},
         "after": entry.after or {},
         "now": clock.now(),

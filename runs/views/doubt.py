@@ -17,7 +17,7 @@ from runs.errors import Invalid, StateMismatch
 from runs.forms import GoneForm, HappenedForm, NotHappenedForm, SchemaForm, VerbForm, with_seen
 from runs.models import Evidence, Operation, Worker
 from runs.models.operation import OpStatus
-from runs.services.doubt import answerable, tool_of
+from runs.services.doubt import answerable, gets_no_key, tool_of
 from runs.views import page
 from runs.views.acting import actor
 
@@ -137,6 +137,7 @@ def _sheet(
         {
             **page.head(request, run),
             "operation": operation,
+            "no_key": gets_no_key(operation),
             "forms": forms or _Forms(operation, typed=typed),
             "consequence": None if why_not else services.preview_answer_doubt(operation),
             "why_not": why_not,

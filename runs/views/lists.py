@@ -41,7 +41,7 @@ def runs(request: HttpRequest) -> HttpResponse:
     listed = page(_chosen(request.user, query), query)
     overrides = policies.load()
     rows = content.shown_all(request.user, listed.rows)
-    told = reasons.of_all(rows, overrides=overrides)
+    told = reasons.of_all(rows, request.user, overrides=overrides)
     lines = [Line(run, told[run.pk]) for run in rows]
     tag = _tag(counts, needs, lines)
     context: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Verbs that put a run elsewhere: skip a step, edit the state, fork. Each says first what it would do."""
+"""Verbs that put a run elsewhere: skip a step, edit the state, fork, change the priority. Each says first what it would do."""
 
 import json
 import uuid
@@ -12,13 +12,15 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods
 
 from agentops.console.numbers import number_of
-from runs import access, blobs, clock, codec, registry, services
+from runs import access, blobs, clock, codec, history, registry, services
 from runs.errors import Invalid, StateMismatch
-from runs.forms import ForkForm, SkipForm, StateForm, VerbForm, with_seen
+from runs.forms import ForkForm, PriorityForm, SkipForm, StateForm, VerbForm, with_seen
 from runs.models import Run
 from runs.services.fork import NOT_GIVEN, Visit, state_at, step_of, visits
+from runs.services.prioritise import PLACES, PRIORITIES, places
 from runs.services.skip import steps_after
 from runs.services.state import present
+from runs.sizes import readable
 from runs.views.acting import actor
 from runs.views.verbs import Sheet, carry_out, confirmed, seen_plan, sheet
 from runs.workflow import WORKFLOWS
@@ -43,6 +45,14 @@ class Choices:
     more: str = ""
 
 
+@dataclass(frozen=True)
+class Editable:
+    """A recorded value as a form has it; without a `text`, `why_not` says in half a sentence why."""
+
+    text: str | None
+    why_not: str = ""
+
+
 def _text(encoded: Any) -> str:
     """JSON to edit: what would deceive a reader stays an escape."""
     return json.dumps(encoded, indent=2, ensure_ascii=True)
@@ -61,7 +71,7 @@ def skip(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Let the run go on at another step, with the state that this one would have left."""
     run, by = access.run_or_404(request.user, run_id, "runs.skip_step"), actor(request)
     to = request.POST.get("to") or request.GET.get("to") or _following(run)
-    text = _state_text(request, run, lambda: present(run).shown)
+    state = _editable(request, run, lambda: present(run).shown, run.state)
     of = Sheet(
         "Skip the step",
         f"Skip {run.step}, go on at {to}",
@@ -70,13 +80,16 @@ def skip(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     )
 
     def fresh(run: Run, typed: Mapping[str, Any]) -> VerbForm:
-        initial = with_seen(run, **{"to": to, "state": text, **typed})
-        return SkipForm(initial=initial, deadline_passed=_late(run), with_state=text is not None)
+        initial = with_seen(run, **{"to": to, "state": state.text, **typed})
+        return SkipForm(initial=initial, deadline_passed=_late(run), with_state=with_state)
 
-    more: dict[str, Any] = {"choices": _steps(run, to), "looks": text is not None}
+    with_state = state.text is not None
+    more: dict[str, Any] = {"choices": _steps(run, to), "looks": with_state}
+    if not with_state:
+        more["aside"] = f"The state cannot be edited here: {state.why_not}. The run goes on with it as it is."
     if request.method == "GET":
         return sheet(request, run, of, fresh(run, {}), **more)
-    form = SkipForm(request.POST, deadline_passed=_late(run), with_state=text is not None)
+    form = SkipForm(request.POST, deadline_passed=_late(run), with_state=with_state)
     if looked := _look(request, run, of, form, "state", lambda: present(run).shown, more):
         return looked
     return carry_out(
@@ -112,15 +125,27 @@ def _late(run: Run) -> bool:
     return run.deadline_at is not None and run.deadline_at <= clock.now()
 
 
-def _state_text(request: HttpRequest, run: Run, state: Callable[[], Any]) -> str | None:
-    """The state as text to edit; None where the person may not see it, or where it is too large or cannot be read."""
+def _editable(request: HttpRequest, run: Run, read: Callable[[], Any], recorded: Any = None) -> Editable:
+    """What `read` returns, as text to edit. Where `recorded` says that it is large, it is not read for that."""
     if not access.may_see_payloads(request.user, run):
-        return None
+        return Editable(None, "you may not see it")
+    size, text = _size_apart(recorded), ""
     try:
-        text = _text(state())
-    except StateMismatch:
-        return None
-    return text if len(text) <= EDITABLE else None
+        if size <= EDITABLE:
+            text = _text(read())
+    except StateMismatch as error:
+        return Editable(None, str(error))
+    size = max(size, len(text))
+    if size > EDITABLE:
+        return Editable(None, f"it is {readable(size)} of JSON, and at most {readable(EDITABLE)} are shown")
+    return Editable(text)
+
+
+def _size_apart(recorded: Any) -> int:
+    """Bytes of a value that is stored apart from its row; 0 for any other, which is small."""
+    if blobs.is_marker(recorded):
+        return blobs.size_of(recorded)
+    return history.size_of(recorded) if history.is_pointer(recorded) else 0
 
 
 def _look(
@@ -142,6 +167,64 @@ def _look(
     return sheet(request, run, of, form, differs=_differs(before(), form.cleaned_data[name]), **more)
 
 
+# --- change the priority ---------------------------------------------------------------------------------------------
+
+
+@require_http_methods(["GET", "POST"])
+@access.required("runs.bulk")
+def prioritise(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Change the run's place in the order in which workers take runs."""
+    run, by = access.run_or_404(request.user, run_id, "runs.bulk"), actor(request)
+    given = number_of(request.POST.get("priority") or request.GET.get("priority"))
+    # Whoever comes here without a choice mostly wants it sooner.
+    higher = run.priority + 1 if run.priority < max(PRIORITIES) else run.priority - 1
+    priority = given if given is not None and given in PRIORITIES else higher
+    of = Sheet(
+        "Change the priority",
+        f"Give it priority {priority}",
+        lambda run: services.preview_prioritise(run, priority),
+        bare=True,
+        facts=_places(request, run, priority),
+    )
+
+    def fresh(run: Run, typed: Mapping[str, Any]) -> VerbForm:
+        return PriorityForm(initial=with_seen(run, **{"priority": priority, **typed}))
+
+    all_of_them = [
+        Choice(str(one), f"?{urlencode({'priority': one})}#preview", one == priority)
+        for one in reversed(PRIORITIES)
+    ]
+    more: dict[str, Any] = {
+        "choices": Choices("Priority", all_of_them),
+        "aside": "Each point is a minute’s head start over runs that become due at the same time; 0 is none.",
+    }
+    if request.method == "GET":
+        return sheet(request, run, of, fresh(run, {}), **more)
+    return carry_out(
+        request,
+        run,
+        of,
+        PriorityForm(request.POST),
+        lambda **given: services.prioritise(by, run_id, **given).sentence,
+        fresh,
+        **more,
+    )
+
+
+def _places(request: HttpRequest, run: Run, priority: int) -> Sequence[tuple[str, str]]:
+    """What a person should know before: priority and place in the queue, as they are and as they would be."""
+    facts = [("Priority", f"{run.priority} now, {priority} then")]
+    found = places(run, priority)
+    if found is not None and access.condition(request.user) is not None:
+        return facts  # runs that are not theirs to see stand in the queue, too
+    if found is not None:
+        now, then = (f"{PLACES:,}+" if one > PLACES else f"{one:,}" for one in found)
+        facts.append((f"Due before it in queue {run.queue}", f"{now} now, {then} then"))
+    else:
+        facts.append(("When it acts", "once the run is due"))
+    return facts
+
+
 # --- edit the state --------------------------------------------------------------------------------------------------
 
 
@@ -150,15 +233,15 @@ def _look(
 def edit_state(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """Put another state in the place of the run's own."""
     run, by = access.run_or_404(request.user, run_id, "runs.edit_state", "runs.view_payload"), actor(request)
-    text = _state_text(request, run, lambda: present(run).shown)
+    state = _editable(request, run, lambda: present(run).shown, run.state)
 
     def preview(run: Run) -> services.Consequence:
-        if text is None:
-            raise StateMismatch("its state is too large to be edited here, or cannot be read")
+        if state.text is None:
+            raise StateMismatch(f"its state cannot be edited here: {state.why_not}")
         return services.preview_edit_state(run)
 
     def fresh(run: Run, typed: Mapping[str, Any]) -> VerbForm:
-        return StateForm(initial=with_seen(run, **{"state": text or "", **typed}))
+        return StateForm(initial=with_seen(run, **{"state": state.text or "", **typed}))
 
     of = Sheet("Edit the state", f"Edit the state of step {run.step}", preview)
     more: dict[str, Any] = {"looks": True}
@@ -191,7 +274,8 @@ def fork(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     shown = _listed_visits(request, source)
     visit = _visit(request, source, shown)
     edits = request.GET.get("edit", "")
-    texts = _texts(request, source, visit)
+    parts = _parts(request, source, visit)
+    texts = {name: part.text for name, part in parts.items() if part.text is not None}
     edits = edits if edits in texts else ""
 
     def fresh(run: Run, typed: Mapping[str, Any]) -> VerbForm:
@@ -216,6 +300,11 @@ def fork(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
             for name, label in EDITS.items()
             if not name or name in texts
         ],
+        "aside": " ".join(
+            f"The {name} cannot be edited here: {part.why_not}. The fork has it as it is."
+            for name, part in parts.items()
+            if part.text is None
+        ),
         "looks": bool(edits),
         "action": request.get_full_path(),
     }
@@ -283,14 +372,12 @@ def _before(source: Run, visit: int, edits: str) -> Any:
         raise StateMismatch(f"its input cannot be read: {error}") from None
 
 
-def _texts(request: HttpRequest, source: Run, visit: int) -> dict[str, str]:
-    """What can be edited, as text; nothing for a person who may not see it."""
-    made = {}
-    for name in ("input", "state"):
-        text = _state_text(request, source, lambda name=name: _shown(source, visit, name))  # type: ignore[misc]
-        if text is not None:
-            made[name] = text
-    return made
+def _parts(request: HttpRequest, source: Run, visit: int) -> dict[str, Editable]:
+    """What of a fork can be edited, or why not."""
+    return {
+        "input": _editable(request, source, lambda: _shown(source, visit, "input"), source.input),
+        "state": _editable(request, source, lambda: _shown(source, visit, "state")),
+    }
 
 
 def _shown(source: Run, visit: int, name: str) -> Any:

@@ -18,10 +18,11 @@ from agentops.console.polling import is_poll, unchanged
 from agentops.console.waterfall import waterfall
 from runs import access, blobs, clock, codec, content, history, selectors, waits
 from runs.kin import offspring, relatives
-from runs.models import Attempt, Evidence, Message, Operation, Run, Signal
+from runs.models import Attempt, Evidence, LogLine, Message, Operation, Run, Signal
 from runs.models.operation import WAIT_KINDS, Kind
 from runs.pages import acts, attempts, limit_page, operations, reasons, timeline
 from runs.pages.sentences import headline
+from runs.services.doubt import gets_no_key
 from runs.states import AttentionKind, Status, sources_of
 
 PARTS = {
@@ -105,7 +106,7 @@ def head(
 ) -> dict[str, Any]:
     """What every page of a run begins with. `why`, where it is known already, is that of the run as this person sees it."""
     run = content.shown(request.user, run)
-    why = reasons.why(run) if why is None else why
+    why = reasons.why(run, request.user) if why is None else why
     return {
         "run": run,
         "why": why,
@@ -153,6 +154,8 @@ def verbs_for(user: User | AnonymousUser, run: Run, operations: Sequence[Operati
         user, "runs.fork_run", run
     ):
         links.append(Link(url("fork"), "Fork"))
+    if not (run.is_terminal or run.status == Status.RUNNING) and access.may(user, "runs.bulk", run):
+        links.append(Link(url("prioritise"), "Change the priority"))
     if not (run.is_terminal or run.cancel_requested_at) and access.may(user, "runs.cancel_run", run):
         links.append(Link(url("cancel"), "Cancel", danger=True))
     # Where a cancel does not end it. Before that the page of the cancel is the way.
@@ -176,6 +179,11 @@ class Line:
     @property
     def name(self) -> str:
         return self.operation.name or self.operation.kind
+
+    @property
+    def no_key(self) -> bool:
+        """Whether its key is of no use at the provider, which was never told it."""
+        return self.operation.kind == Kind.EFFECT and gets_no_key(self.operation)
 
 
 def _line(run: Run, operation: Operation) -> Line:
@@ -292,7 +300,7 @@ def _states(attempt: Attempt) -> dict[str, Any]:
 def operation(request: HttpRequest, run_id: uuid.UUID, operation_id: uuid.UUID) -> HttpResponse:
     """One operation: what came of it, each time that it was sent, what was asked, approved and answered."""
     access.check_visible(request.user, run_id)
-    chosen = selectors.in_brief(Operation.objects.select_related("run")).defer(None)
+    chosen = selectors.in_brief(Operation.objects.select_related("run"), request.user).defer(None)
     chosen = operations.with_relations(request.user, chosen)
     one: Any = get_object_or_404(chosen, pk=operation_id, run_id=run_id)
     run, seen = content.shown(request.user, one.run), access.may_see_payloads(request.user, one.run)
@@ -344,10 +352,13 @@ def operation_value(
 @require_safe
 @access.required("runs.view_run", "runs.view_payload")
 def record_value(request: HttpRequest, run_id: uuid.UUID, part: str, row_id: uuid.UUID) -> HttpResponse:
-    """The whole of a message or of a signal's payload, as JSON."""
+    """The whole of a message, of a signal's payload or of a log line, as JSON."""
     access.run_or_404(request.user, run_id, "runs.view_payload")
     if part == "messages":
         return _json(run_id, get_object_or_404(Message, run_id=run_id, pk=row_id).content)
+    if part == "logs":
+        line = get_object_or_404(LogLine, run_id=run_id, pk=row_id)
+        return _json(run_id, {"text": line.text, "data": line.data})
     if part == "signals":
         return _json(run_id, get_object_or_404(Signal, run_id=run_id, pk=row_id).payload)
     raise Http404

@@ -55,9 +55,13 @@ def start(request: HttpRequest, workflow: str) -> HttpResponse:
         known = error.existing
         seen = known if known is not None and access.may(request.user, "runs.view_run", known) else None
         return _page(request, definition, form, given, status=error.status, existing=seen)
-    if started.deleted:
-        told = f"This start key had started run {started.run.pk} before, which has been deleted since; no second one was started."
-        form.add_error("start_key", told)
+    named = started.created or access.may(request.user, "runs.view_run", started.run)
+    if started.deleted or not named:
+        which = f"run {started.run.pk}" if named else "a run that you may not see"
+        since = ", which has been deleted since" if started.deleted else ""
+        form.add_error(
+            "start_key", f"This start key had started {which} before{since}; no second one was started."
+        )
         return _page(request, definition, form, given, status=409)
     messages.success(
         request,

@@ -62,7 +62,7 @@ def sheet(
     moment = clock.now()
     # Why it stands may be told with what failed: as this person may see the run.
     shown = content.shown(request.user, run)
-    facts = reasons.Facts.gather([shown], now=moment, overrides=limit_page.read_for(request))
+    facts = reasons.Facts.gather([shown], request.user, now=moment, overrides=limit_page.read_for(request))
     return render(
         request,
         "runs/verb.html",

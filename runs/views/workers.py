@@ -10,7 +10,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.db import connection
-from django.db.models import Q
+from django.db.models import F, Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -83,7 +83,8 @@ def workers(request: HttpRequest) -> HttpResponse:
     shown = list(
         Worker.objects.filter(Q(reaped_at__isnull=True) | Q(closed_at__gt=now - KEPT))
         .defer("capabilities")
-        .order_by("host", "-started_at")[: ROWS + 1]
+        # Those that may still do something first; of the others whatever ended last.
+        .order_by(F("closed_at").desc(nulls_first=True), "host", "-started_at")[: ROWS + 1]
     )
     lines = _lines(request.user, shown[:ROWS], now)
     seen = [

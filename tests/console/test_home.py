@@ -44,6 +44,14 @@ def test_what_waits_fails_is_slow_and_is_stuck_stands_there_with_its_link():
     assert "1 run waits" in text and "for a worker that can execute their step" in text
 
 
+def test_requests_that_wait_for_me_stand_among_what_needs_a_person():
+    factories.request()
+    text = page("admins")
+    assert "1 request waits for your decision." in text and "Nothing needs you" not in text
+    assert f'<a href="{reverse("requests:list")}">1 request to decide</a>' in text
+    assert "for your decision" not in page("support")
+
+
 def test_a_queue_that_nobody_serves_is_said_to_be_stuck():
     run = factories.run(Status.QUEUED, queue="lonely")
     Run.objects.filter(pk=run.pk).update(

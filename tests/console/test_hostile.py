@@ -105,6 +105,8 @@ def _parts(text: str) -> dict[str, str]:
     chip = Filter("status", "Status", [Choice(text, text)], text)
     return {
         "visible": _part("{{ text|visible }}", text=text),
+        "brief": _part("{{ text|brief:3 }}", text=text),
+        "folded": _part("{{ text|folded }}", text=text * 400),
         "plain": _part('<p title="{{ text|plain }}">x</p>', text=text),
         "id": console.short_id(text),
         "who": console.who(text),
@@ -164,3 +166,15 @@ def test_json_shows_integers_exactly_and_escapes_controls() -> None:
     text = _text(console.json({"big": 9007199254740993, "nul": "a\x00b"}))
     assert "9007199254740993" in text
     assert r"a\u0000b" in text
+
+
+def test_a_long_text_is_folded_and_a_short_one_is_not() -> None:
+    assert console.folded("short") == "<bdi>short</bdi>"
+    long = "word " * 200
+    assert _text(console.folded(long)).replace("400 more characters", "") == long
+    assert "<summary>17 more characters</summary>" in console.folded("\n".join(["a"] * 21))
+
+
+def test_a_text_in_a_line_ends_where_it_is_cut() -> None:
+    assert console.brief("a " * 200, 4) == "<bdi>a a…</bdi>"
+    assert console.brief("a b") == "<bdi>a b</bdi>"

@@ -1,5 +1,6 @@
 """JsonView: readable, collapsible, and never longer than a page bears."""
 
+import re
 from html import unescape
 
 from agentops.console.jsonview import BUDGET, changes_html, json_html
@@ -59,3 +60,21 @@ def test_a_change_shows_what_went_and_what_came() -> None:
     assert '<span class="plus">+ &quot;plan&quot;: {&quot;amount&quot;: &quot;92.00&quot;}</span>' in html
     assert '<span class="">  &quot;ticket&quot;: 1</span>' in html
     assert '<span class="plus">+ &quot;new&quot;: 2</span>' in html
+
+
+def test_what_is_no_object_is_a_line() -> None:
+    html = changes_html({"a": 1}, [1, "b"])
+    assert '<span class="minus">- {&quot;a&quot;: 1}</span>' in html
+    assert '<span class="plus">+ [1, &quot;b&quot;]</span>' in html
+
+
+def test_one_and_true_differ() -> None:
+    assert '<span class="plus">+ &quot;a&quot;: true</span>' in changes_html({"a": 1}, {"a": True})
+
+
+def test_a_difference_of_many_fields_is_cut_and_says_of_how_many() -> None:
+    before = {f"field {number}": number for number in range(5_000)}
+    html = changes_html(before, {**before, "field 7": 0})
+    assert html.count("<span") == 3 and "4,999 fields are the same in both" in html
+    all_new = changes_html({}, dict.fromkeys(before, "x" * 100))
+    assert len(all_new) < 3 * BUDGET and re.search(r"4,\d{3} more that differ, not shown here", all_new)

@@ -3,9 +3,9 @@
     uv run python -m tests.e2e.screenshots --url http://127.0.0.1:8000 --user mara --password … [--only look,inbox]
 
 The pages are those of a running console (`manage.py demo`, for instance): what its navigation links to, the first thing on
-each of these pages, runs in several states with the pages of their verbs, and with AGENTOPS_DEBUG the parts. Anything the
-browser complains about (a script error, something that the Content-Security-Policy refused, horizontal scrolling) is
-printed, and the command then exits 1.
+each of these pages, runs in several states with the pages of their verbs and one that had gone stale, and with AGENTOPS_DEBUG
+the parts. Anything the browser complains about (a script error, something that the Content-Security-Policy refused, horizontal
+scrolling) is printed, and the command then exits 1.
 """
 
 import argparse
@@ -42,16 +42,20 @@ OF_RUNS = {
     "failed": "/runs/?status=failed",
     "attention": "/runs/?status=attention",
     "waiting": "/runs/?status=waiting",
+    "completed": "/runs/?status=completed",
 }
 #: Pages that a run's page leads to.
 OF_A_RUN = {
     "attempt": "main .attempt a[href*='/attempts/']",
     "operation": "main .ops th a",
     "subject": "main .facts a[href*='subject=']",
+    "compare": "main .facts a[href$='/compare/']",
 }
 FIXED = {
     "parts": "/look/",
     "bulk-new": "/bulk/new/",
+    "bulk-preview": "/bulk/new/?verb=retry",
+    "subject": "/runs/subjects/",
     "views": "/views/?page=runs:list&query=status%3Dfailed",
     "no-such-run": "/runs/?q=nothing+like+this",
     "password": "/password/",
@@ -66,7 +70,7 @@ def main() -> int:
     """Take the pictures; return the exit status."""
     arguments = _arguments()
     only = {name for name in arguments.only.split(",") if name}
-    FOLDER.mkdir(exist_ok=True)
+    arguments.into.mkdir(exist_ok=True)
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**LAUNCH)
@@ -75,17 +79,17 @@ def main() -> int:
             for theme in THEMES:
                 page = _page(browser, width, theme, complaints)
                 if not only or "sign-in" in only:
-                    _take(page, arguments.url, "sign-in", "/sign-in/", width, theme, complaints)
+                    _take(page, arguments, "sign-in", "/sign-in/", width, theme, complaints)
                 _sign_in(page, arguments.url, arguments.user, arguments.password)
                 pages = pages or {**dict(_linked(page, arguments.url)), **FIXED}
                 for name, path in pages.items():
                     if not only or name in only:
-                        _take(page, arguments.url, name, path, width, theme, complaints)
+                        _take(page, arguments, name, path, width, theme, complaints)
                 page.context.close()
         browser.close()
     for complaint in dict.fromkeys(complaints):
         print(complaint, file=sys.stderr)
-    print(f"{len(list(FOLDER.glob('*.png')))} pictures in {FOLDER}")
+    print(f"{len(list(arguments.into.glob('*.png')))} pictures in {arguments.into}")
     return 1 if complaints else 0
 
 
@@ -97,6 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--user", required=True)
     parser.add_argument("--password", required=True)
     parser.add_argument("--only", default="", help="names of pages, separated by commas")
+    parser.add_argument("--into", type=Path, default=FOLDER, help="where the pictures go")
     return parser.parse_args()
 
 
@@ -162,15 +167,34 @@ def _linked(page: Page, url: str) -> Iterator[tuple[str, str]]:
         for verb in page.locator("main .run-head .btns a[href]").all():
             path = verb.get_attribute("href") or "/"
             yield f"run-{kind}-{path.strip('/').rpartition('/')[2]}", path
+            if path.endswith("/retry/"):
+                yield f"run-{kind}-stale", path
 
 
-def _take(page: Page, url: str, name: str, path: str, width: str, theme: str, complaints: list[str]) -> None:
-    page.goto(urljoin(url, path))
+def _send_stale(page: Page) -> None:
+    """Send the form of a verb as a page would that had stood open while the run changed: it is refused, nothing is done."""
+    page.get_by_label("Reason").fill("The printer is back")
+    page.evaluate("document.querySelector('main [name=seen_version]').value = 0")
+    page.locator("main form button[type=submit]").first.click()
+
+
+def _take(
+    page: Page,
+    arguments: argparse.Namespace,
+    name: str,
+    path: str,
+    width: str,
+    theme: str,
+    complaints: list[str],
+) -> None:
+    page.goto(urljoin(arguments.url, path))
+    if name.endswith("-stale"):
+        _send_stale(page)
     page.wait_for_load_state("networkidle")
     if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
         complaints.append(f"{page.url} at {width} px scrolls sideways")
     page.evaluate("scrollTo(0, 0)")
-    page.screenshot(path=FOLDER / f"{name}-{width}-{theme}.png", full_page=True)
+    page.screenshot(path=arguments.into / f"{name}-{width}-{theme}.png", full_page=True)
 
 
 if __name__ == "__main__":

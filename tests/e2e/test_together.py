@@ -25,6 +25,14 @@ def test_an_operator_decides_on_five_refunds_at_once_and_one_of_them_had_changed
     ]
     factories.approval(name="print_label", title="Print a label", arguments={"order": "7"})
 
+    # One key takes all that are alike, and so does a link above the list.
+    page.goto(f"{live_server.url}/approvals/")
+    press(page, "t")
+    expect(page.locator(".together :checked")).to_have_count(5)
+    page.go_back()
+    page.get_by_role("link", name="All 5 × book_courier").click()
+    expect(page.locator(".together :checked")).to_have_count(5)
+
     # Mara chooses them one by one; what is chosen stays chosen while she goes on.
     page.goto(f"{live_server.url}/approvals/")
     for n in range(6):

@@ -57,7 +57,7 @@ def test_the_pages_of_the_other_verbs(signed_in: Page, live_server: LiveServer):
         signed_in.goto(f"{live_server.url}/runs/{address}")
         look(signed_in)
     doubt = factories.doubt()
-    for address in ("kill/", f"operations/{doubt.pk}/answer/"):
+    for address in ("kill/", "priority/", f"operations/{doubt.pk}/answer/"):
         signed_in.goto(f"{live_server.url}/runs/{doubt.run_id}/{address}")
         look(signed_in)
     running = factories.run(Status.RUNNING, cancel_requested_at=clock.now(), cancel_requested_by="sam")

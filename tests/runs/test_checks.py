@@ -405,6 +405,26 @@ def test_e011_a_query_that_declares_what_only_an_effect_has(options: dict[str, A
     assert (message.id, place(message)) == ("runs.E011", line_of("a query with airs"))
 
 
+def test_e013_a_summary_that_cannot_take_the_arguments():
+    @tool(effect=True, idempotent=timedelta(hours=1), summary=lambda arguments: "")  # takes them as one
+    def pay(order: str, amount: int, *, idempotency_key: str) -> None: ...
+
+    message = only()
+    assert (message.id, place(message)) == ("runs.E013", line_of("takes them as one"))
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [lambda order, amount: "", lambda order, **_: "", lambda **_: "", "{order}".format],
+    ids=["all", "one", "none", "builtin"],
+)
+def test_a_summary_names_what_it_shows(summary: Callable[..., str]):
+    @tool(effect=True, idempotent=timedelta(hours=1), summary=summary)
+    def pay(order: str, amount: int, *, idempotency_key: str) -> None: ...
+
+    assert found() == []
+
+
 def test_w001_an_effect_whose_lost_answer_nobody_can_find():
     @tool(effect=True)  # nobody told
     def post(letter: str) -> None: ...

@@ -219,6 +219,14 @@ def test_what_is_no_bundle_is_said_to_be_none(tmp_path: Path, text: str, says: s
     assert "No such file" in replayed(tmp_path / "none.json")[1]
 
 
+def test_a_workflow_of_an_app_that_is_not_there_is_no_difference_of_code(done: Path):
+    told = json.loads(done.read_text())
+    told["run"]["workflow"] = "elsewhere"
+    done.write_text(json.dumps(told))
+    lines, error = replayed(done)
+    assert lines == "" and "'elsewhere'" in error and "AGENTOPS_APPS" in error
+
+
 def test_what_people_may_not_see_is_not_in_a_bundle_and_its_visit_is_not_executed(done: Path):
     told = json.loads(done.read_text())
     assert not [key for rows in (told["run"], *told["operations"]) for key in rows if "sealed" in key]

@@ -133,7 +133,7 @@ def test_a_json_field_follows_no_depth_down(console: Client) -> None:
 
 def test_a_form_above_the_limit_is_refused_with_a_page(console: Client) -> None:
     response = console.post("/theme/", {"theme": "x" * (project.DATA_UPLOAD_MAX_MEMORY_SIZE + 1)})
-    assert response.status_code == 400 and "Bad request" in response.content.decode()
+    assert response.status_code == 413 and "Too large to send" in response.content.decode()
 
 
 def test_a_form_of_ten_thousand_fields_is_refused(console: Client) -> None:

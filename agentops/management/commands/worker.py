@@ -54,7 +54,7 @@ class Command(BaseCommand):
         # Only now: they import django-q2's configuration and the engine, which `--help` can do without.
         from agentops.cluster.cluster import WorkerCluster
         from agentops.cluster.options import ClusterOptions
-        from runs.engine import leases
+        from runs.engine import code, leases
         from runs.engine.worker import RunWorker
 
         queues = options["queues"] or settings.AGENTOPS_WORKER_QUEUES
@@ -65,6 +65,7 @@ class Command(BaseCommand):
             grace_s=settings.AGENTOPS_GRACE_SECONDS,
         )
         _warm_up_database()
+        code.version()  # looks through what is installed: once, and not in each process that is forked
         cluster = WorkerCluster(cluster_options, make_run_execution=RunWorker, leases=leases)
         cluster.start()
         if cluster.wait_until_ready():

@@ -19,6 +19,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         # Only now: they import the engine, which `--help` can do without.
+        from runs import registry
         from runs.bundles import replay
 
         try:
@@ -28,6 +29,13 @@ class Command(BaseCommand):
         except replay.NotABundle as error:
             raise CommandError(str(error)) from error
         run = of.run
+        try:
+            registry.workflow(run["workflow"])
+        except registry.UnknownWorkflow as error:
+            # Not what a change of its code looks like: nothing of it is here.
+            raise CommandError(
+                f"{error}. Name its app in AGENTOPS_APPS; the demo's are there with AGENTOPS_DEBUG=1"
+            ) from error
         self.stdout.write(f"run {run['id']} of {run['workflow']} version {run['version']}, {run['status']}")
         told = []
         for one in replay.replay(of):

@@ -104,7 +104,7 @@ class Command(BaseCommand):
             self.stderr.write(f"line {refusal.line}: {refusal.reason}")
         if refused:
             raise CommandError(
-                f"{len(refused)} lines were refused; correct them and start them again",
+                f"{'1 line was' if len(refused) == 1 else f'{len(refused)} lines were'} refused; correct and start again",
                 returncode=SOME_REFUSED,
             )
 

@@ -8,9 +8,11 @@ from django.test import Client
 from agentops.people import services
 from approvals.inbox import handling
 from approvals.models import Item, ItemKind
+from runs import clock
 from runs.errors import NotAllowed, Stale, StateMismatch
 from runs.lifecycle import Actor
 from runs.models import AuditEvent, Event
+from runs.models.run import new_id
 from tests import factories
 from tests.agentops.people.test_grant import again
 
@@ -47,6 +49,23 @@ def test_what_they_had_claimed_is_released_and_the_run_says_so():
     event = Event.objects.get(run_id=mine[0].run_id, kind="item_released")
     assert (event.actor, event.reason, event.data["of"]) == ("ada", "has left", "olivia")
     handling.claim(factories.operator(), ItemKind.APPROVAL, mine[0].pk)
+
+
+def test_a_claim_whose_run_is_deleted_in_this_moment_keeps_nobody_from_it():
+    operator, left, gone = factories.operator("olivia"), factories.approval(), new_id()
+    handling.claim(operator, ItemKind.APPROVAL, left.pk)
+    # As its turn finds it: listed with the others, and deleted before its run was locked.
+    Item.objects.create(
+        kind=ItemKind.DEAD,
+        item_id=gone,
+        run_id=gone,
+        claimed_by_id=operator.id,
+        claimed_by_name="olivia",
+        claimed_at=clock.now(),
+    )
+    said = services.switch_off(factories.admin("ada"), operator.id or 0, reason="has left")
+    assert said.endswith("1 claim was released.")
+    assert not User.objects.get(username="olivia").is_active
 
 
 def test_groups_and_grants_stay_for_the_day_they_come_back():

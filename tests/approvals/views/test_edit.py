@@ -94,6 +94,23 @@ def current(approval: Approval) -> Any:
     return codec.decode(waits.true_arguments(approval))
 
 
+def test_a_look_shows_what_would_change_and_changes_nothing(olga: Client) -> None:
+    approval = factories.approval()
+    response = send(olga, approval, amount="5.00", reason="shipping", look="yes")
+    assert response.status_code == 200 and approval.version == 1
+    part = response.content.decode().partition('id="changes"')[2].partition("</section>")[0]
+    assert re.findall(r"<(?:del|ins)><span[^>]*>(was|now) </span>(?:<bdi>)?([\d.]+)", part) == [
+        ("was", "10.00"),
+        ("now", "5.00"),
+    ]
+    assert "1042" not in part, "only what changes"
+    assert 'value="5.00"' in response.content.decode() and 'value="shipping"' in response.content.decode()
+    unchanged = send(olga, approval, look="yes").content.decode()
+    assert "You have changed nothing yet" in unchanged
+    wrong = send(olga, approval, amount="much", look="yes")
+    assert wrong.status_code == 422 and 'id="changes"' not in wrong.content.decode()
+
+
 def test_an_edit_makes_a_new_version_and_says_that_votes_are_void(olga: Client) -> None:
     approval = factories.approval(policy="edit_two")
     services.decide(factories.operator(), approval.pk, version=1, digest=approval.digest, verdict="approve")

@@ -92,6 +92,13 @@ def test_a_preview_says_what_would_be_asked_and_changes_nothing(ada):
     assert not Policy.objects.exists()
 
 
+@pytest.mark.parametrize("button", ["preview", "add"])
+def test_a_reason_is_asked_for_only_when_the_rules_are_to_act(ada, button):
+    given = form(rule(1)) | {"reason": ""}
+    assert "This field is required" not in post(ada, "edit", given | {button: "1"}).content.decode()
+    assert "This field is required" in post(ada, "edit", given).content.decode()
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -176,6 +176,15 @@ def test_a_request_without_a_limit_has_a_target_as_other_items_have(ada):
     assert "Past its target since" in texts[1] and 'class="late"' in texts[1]
 
 
+def test_whatever_should_have_been_decided_first_stands_first_with_a_time_limit_or_without(ada):
+    factories.request(title="due in five hours", expires_at=clock.now() + timedelta(hours=5))
+    factories.request(title="due in an hour")
+    factories.request(title="without a limit", expires_at=None)
+    page = ada.get(reverse("requests:list")).content.decode()
+    places = [page.index(title) for title in ("due in an hour", "without a limit", "due in five hours")]
+    assert places == sorted(places)
+
+
 def test_signing_in_again_leads_to_this_site_only_and_is_for_who_is_signed_in(olga):
     url = reverse("sign_in_again")
     answer = olga.post(url, {"password": "secret", "next": "https://evil.example/"})

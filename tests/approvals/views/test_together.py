@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from agentops.look.samples import HOSTILE
 from approvals import services
-from approvals.inbox import together
+from approvals.inbox import listing, together
 from approvals.models import Approval, Vote
 from approvals.policies import declared
 from runs import clock, codec
@@ -433,3 +433,44 @@ def test_the_inbox_offers_a_tick_for_what_can_be_decided_and_the_way_to_those_al
     assert len(ticks(client.get(link).content.decode())) == 2
     html = client.get(reverse("approvals:approval", args=[admins.pk]) + "?show=others").content.decode()
     assert 'name="id"' not in html
+
+
+def offered(html: str) -> dict[str, str]:
+    """The links above the list to those that are alike on it, by their words."""
+    part = html.partition('<p class="alike">')[2].partition("</p>")[0]
+    links = re.findall(r'<a href="([^"]+)"[^>]*>(.*?)</a>', part)
+    return {
+        " ".join(htmllib.unescape(re.sub(r"<[^>]+>", "", words)).split()): htmllib.unescape(url)
+        for url, words in links
+    }
+
+
+def test_the_list_leads_in_one_link_to_all_that_are_alike_on_it(olga: Client) -> None:
+    couriers, labels = like(3), like(2, name="print_label")
+    like(1, name="ask")
+    like(2, policy="together_admins")
+    links = offered(olga.get(reverse("approvals:inbox")).content.decode())
+    assert list(links) == ["3 × book_courier", "2 × print_label"], "most of them first"
+    for alike, made in zip(links.values(), (couriers, labels), strict=True):
+        ticked = [item.partition(".")[0] for item in ticks(olga.get(alike).content.decode())]
+        assert sorted(ticked) == sorted(str(one.pk) for one in made)
+
+
+def test_like_ones_of_two_workflows_are_told_apart(olga: Client) -> None:
+    for workflow in ("parcel", "letter"):
+        for _ in range(2):
+            factories.approval(factories.run(Status.WAITING, workflow=workflow))
+    links = offered(olga.get(reverse("approvals:inbox")).content.decode())
+    assert sorted(links) == [f"2 × book_courier in {name}, step pack" for name in ("letter", "parcel")]
+
+
+def test_nothing_is_offered_where_nothing_is_alike_or_mine_to_decide(olga: Client) -> None:
+    like(1)
+    like(1, name="print_label")
+    like(2, policy="together_admins")
+    for query in ({}, {"show": "others"}, {"show": "decided"}):
+        assert offered(olga.get(reverse("approvals:inbox"), query).content.decode()) == {}
+
+
+def test_a_page_of_the_list_never_offers_more_than_can_be_decided_together() -> None:
+    assert listing.SIZE <= together.MOST

@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -12,7 +13,7 @@ from django.urls import reverse
 
 from runs import lifecycle, services
 from runs.errors import Invalid, NotAllowed
-from runs.models import AuditEvent, Run
+from runs.models import AuditEvent, Grant, Run
 from runs.pages.audit_search import Chosen
 from runs.services import audit_export
 from tests import factories
@@ -122,9 +123,9 @@ def test_memory_is_bounded_by_reading_a_batch_at_a_time_with_no_transaction_open
         next(iter(pieces))
         first = len(caught)
         rest = list(pieces)
-    assert first - begun == 2  # one of each table
+    assert first - begun == 2 + 2  # one of each table; the person, and what they may do
     assert len(rest) == 4
-    statements = [one["sql"] for one in caught.captured_queries[begun:]]
+    statements = [one["sql"] for one in caught.captured_queries[begun:] if "auth_" not in one["sql"]]
     assert all("LIMIT" in sql and sql.startswith("WITH looked") for sql in statements)
 
 
@@ -152,6 +153,39 @@ def test_content_that_is_hidden_on_pages_is_not_in_the_file():
     whole = exported(blind, "jsonl").decode() + exported(blind, "csv").decode()
     assert "asked about" in whole and "red one" not in whole and '"question"' not in whole
     assert "somebody else's" not in whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda user: user.groups.clear(),
+        lambda user: User.objects.filter(pk=user.pk).update(is_active=False),
+        lambda user: user.delete(),
+    ],
+)
+def test_it_breaks_off_where_the_person_may_no_more(change, monkeypatch):
+    monkeypatch.setattr(audit_export, "BATCH", 5)
+    run, ada = factories.run(), factories.admin("ada")
+    for number in range(12):
+        acted(run, "retried", f"old {number}")
+    pieces = audit_export.export_audit(ada, Chosen(), "jsonl")
+    assert b"old 11" in next(iter(pieces))
+    change(User.objects.get(username="ada"))
+    with pytest.raises(NotAllowed):
+        next(iter(pieces))
+
+
+def test_what_somebody_may_no_more_see_is_hidden_in_the_rest_of_the_file(monkeypatch):
+    monkeypatch.setattr(audit_export, "BATCH", 5)
+    run = factories.run()
+    for number in range(12):
+        acted(run, "retried", f"old {number}")
+    partly = auditor(("payloads", "everything", ""), also=("export_audit",))
+    pieces = audit_export.export_audit(lifecycle.Actor.of(partly), Chosen(), "jsonl")
+    assert b"old 11" in next(iter(pieces))
+    Grant.objects.filter(user=partly).update(capability="view")
+    rest = b"".join(pieces)
+    assert b"retried" in rest and b"old" not in rest
 
 
 def test_whoever_may_not_export_gets_no_file_and_no_link():

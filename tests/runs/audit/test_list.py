@@ -1,5 +1,6 @@
 """The list of what people and policies did, and the page of one entry."""
 
+import re
 import uuid
 from typing import Any
 
@@ -10,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from approvals import services as approvals
-from runs import access, codec, lifecycle, services
-from runs.models import AuditEvent, Event, Run
+from runs import access, clock, codec, lifecycle, services
+from runs.models import AuditEvent, AuditLink, Event, Run
 from runs.pages import audit, audit_search, audit_words
 from runs.pages.audit_search import Chosen, Place
 from runs.states import Status
@@ -84,6 +85,13 @@ def test_every_kind_that_can_be_filtered_by_has_a_sentence_of_its_own():
     assert {kind for one in audit_words.FAMILIES.values() for kind in one.kinds} - told == {
         f"{scope}_{verb}" for scope in ("workflow", "queue", "everything") for verb in ("paused", "resumed")
     }
+
+
+def test_each_kind_of_event_is_told_whatever_its_data_holds(console):
+    run = factories.run()
+    for kind in audit_words._OF_RUNS:
+        acted(run, kind)
+    assert "gave order 1042 priority" in entries(console)
 
 
 def test_a_kind_that_nobody_thought_of_is_shown_all_the_same(console):
@@ -227,6 +235,63 @@ def test_pages_follow_one_another_without_a_gap_also_where_many_things_have_one_
 
 
 @pytest.mark.parametrize(
+    "chosen", [Chosen(), Chosen(what="retried"), Chosen(person="sam"), Chosen(workflow="parcel")]
+)
+def test_the_way_back_to_what_is_newer_passes_the_same_entries(chosen):
+    admin, runs = factories.user("", "admins"), [factories.run() for _ in range(3)]
+    for number in range(30):
+        acted(runs[number % 3], "retried", "sam", str(number))
+        changed(name="sam")
+        if number % 10 == 0:
+            passes(1)
+    first = audit.page(admin, chosen, size=7)
+    forth, listed = [first.entries], first
+    while listed.following is not None:
+        listed = audit.page(admin, chosen, listed.following, size=7)
+        forth.append(listed.entries)
+    assert first.newer is None and len(forth) > 3
+    back = []
+    while listed.newer is not None:
+        listed = audit.page_after(admin, chosen, listed.newer, size=7)
+        back.append(listed.entries)
+        following = audit.page(admin, chosen, listed.following, size=7)
+        assert following.newer == following.entries[0].place
+    places = [[entry.place for entry in page] for page in forth]
+    assert [[entry.place for entry in page] for page in back] == places[-2::-1]
+
+
+def test_a_page_leads_to_older_and_newer_ones_and_to_the_newest(console, monkeypatch):
+    monkeypatch.setattr(audit, "SIZE", 3)
+    run = factories.run()
+    for number in range(10):
+        acted(run, "retried", "sam", f"no. {number}.")
+        passes(1)
+
+    def to(word: str, html: str) -> str:
+        found = re.search(rf'<a class="btn" href="([^"]+)"[^>]*>(?:<svg.*?</svg>)?{word}', html)
+        assert found, f"no way to {word}"
+        return reverse("audit:list") + found[1].replace("&amp;", "&")
+
+    def at(address: str) -> str:
+        return str(console.get(address).content.decode())
+
+    newest = at(reverse("audit:list", query={"person": "sam"}))
+    assert "no. 9." in newest and "Newer</a>" not in newest
+    second = at(to("Older", newest))
+    third = at(to("Older", second))
+    assert "no. 3." in third and "no. 4." not in third
+    again = at(to("Newer", third))
+    assert "no. 6." in again and "no. 4." in again and "no. 3." not in again
+    assert "no. 9." in at(to("Newest", again)) and "no. 3." in at(to("Older", again))
+    top = at(to("Newer", again))
+    assert "no. 9." in top
+    # Nothing is newer than the newest: the list begins anew.
+    assert "no. 9." in at(
+        reverse("audit:list", query={"person": "sam", "after": str(Place(clock.now(), event_id=run.pk))})
+    )
+
+
+@pytest.mark.parametrize(
     "query",
     [
         Chosen(workflow="letter"),
@@ -343,6 +408,31 @@ def test_content_of_a_run_is_not_told_to_whoever_may_not_see_it(console):
     assert "red one" in entries(console) and "paid-in-full" in entries(console)
 
 
+def test_the_digest_of_an_entry_is_hidden_from_whoever_could_confirm_a_guess_with_it(console):
+    run, other = factories.run(), factories.run(workflow="letter")
+    acted(run, "retried", "sam", "it was the red one")
+    change = changed("failure x", kind="failure_note")
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    head = bytes(Event.objects.get(run_id=run.pk, seq=2).head).hex()
+    link = bytes(AuditLink.objects.get(event_id=change.pk).head).hex()
+    of_event, of_change = (
+        reverse("audit:event", args=[run.pk, 2]),
+        reverse("audit:change", args=[change.pk]),
+    )
+    assert head in text(console.get(of_event)) and link in text(console.get(of_change))
+    blind = browser(auditor(("view", "everything", ""), also=("view_event",)))
+    partly = browser(auditor(("view", "everything", ""), ("payloads", "workflow", "parcel")))
+    for reader, address in ((blind, of_event), (blind, of_change), (partly, of_change)):
+        said = text(reader.get(address))
+        assert head not in said and link not in said and "digest of this entry is hidden from you" in said
+    assert head in text(partly.get(of_event))
+    acted(other, "retried", "sam")
+    assert "digest of this entry is hidden" in text(partly.get(reverse("audit:event", args=[other.pk, 2])))
+    # Whether the chain is sound is told all the same.
+    assert "is sound" in text(blind.get(reverse("audit:run_chain", args=[run.pk])))
+
+
 # --- one entry -----------------------------------------------------------------------------------------------------------
 
 
@@ -435,8 +525,8 @@ def test_each_list_reads_an_index_from_its_newest_end_and_never_a_whole_table(ma
     admin = factories.user("", "admins")
     before = Place(Event.objects.filter(kind="retried").latest("at").at, run_id=many.pk, seq=5)
     for chosen, *indexes in BY_INDEX:
-        search = audit_search.Search(admin, Chosen(**chosen))
-        for place in (None, before):
+        for place, forward in ((None, False), (before, False), (before, True)):
+            search = audit_search.Search(admin, Chosen(**chosen), forward=forward)
             queries = search.events(place, 50, 200), search.changes(place, 50, 200)
             for query, index in zip(queries, indexes, strict=True):
                 for sql in (query.sql, f"SELECT {query.counting}"):

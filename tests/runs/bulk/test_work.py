@@ -1,11 +1,12 @@
 """What workers do for a bulk: choosing, looking, using the verb, pacing, standing still; each turn as a worker makes it."""
 
 import threading
+import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, Permission, User
 from django.db import connection, transaction
 
 from runs import clock, services
@@ -17,6 +18,7 @@ from runs.models.operation import Kind, OpStatus
 from runs.services import bulk, bulk_work
 from runs.states import FailureKind, Status
 from tests import factories
+from tests.races import Caller, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
 
@@ -314,6 +316,41 @@ def test_it_pauses_and_says_so_when_the_person_may_no_more(change: Any, said: st
     assert (of.status, of.done, of.acts_for_name) == ("done", 3, "ada")
 
 
+def test_whoever_resumes_it_its_runs_are_chosen_as_whoever_made_it_sees_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runs.bulk.selection.WINDOW", 1)
+    for _ in range(3):
+        factories.run(Status.FAILED, reason="the red one broke")
+    of = made(factories.support("sam"), q="red one")
+    bulk_work.turn(of.pk)
+    bulk.pause_bulk(factories.support(), of.pk)
+    blind = factories.admin("bea")
+    assert isinstance(blind.user, User)
+    group = Group.objects.create(name="blind")
+    codenames = ["view_run", "bulk", "retry_run"]
+    group.permissions.set(Permission.objects.filter(codename__in=codenames))
+    blind.user.groups.set([group])
+    bulk.resume_bulk(Actor.of(User.objects.get(pk=blind.user.pk)), of.pk)
+    work(of)
+    assert (of.total, of.status, of.acts_for_name, of.started_by_name) == (3, "ready", "bea", "sam")
+
+
+def test_it_pauses_while_it_chooses_when_whoever_made_it_may_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runs.bulk.selection.WINDOW", 1)
+    for _ in range(3):
+        factories.run(Status.FAILED)
+    sam = factories.support("sam")
+    of = made(sam)
+    bulk_work.turn(of.pk)
+    bulk.pause_bulk(sam, of.pk)
+    bulk.resume_bulk(factories.admin("ada"), of.pk)
+    User.objects.filter(username="sam").update(is_active=False)
+    work(of)
+    assert (of.status, of.chosen) == ("paused", False)
+    assert of.said == "sam, as whom its runs are chosen, is switched off"
+
+
 def test_an_error_that_nobody_foresaw_stands_it_still_and_touches_no_further_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -354,6 +391,22 @@ def test_a_second_worker_leaves_it_to_the_first(transactional_db: None) -> None:
         other.start()
         other.join(10)
     assert pauses == [bulk_work.BUSY_PAUSE]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_form_sent_twice_at_one_instant_makes_one_bulk() -> None:
+    sam, form = factories.support("sam"), uuid.uuid4()
+
+    def send() -> bulk.BulkDone:
+        return bulk.create_bulk(sam, "retry", Filter(), name="Outage", reason="It is over", bulk_id=form)
+
+    with transaction.atomic():
+        first = send()
+        second = Caller(send)
+        wait_until_blocked(1)
+    second.join()
+    assert second.error is None and (first.changed, second.result.changed) == (True, False)
+    assert Bulk.objects.get().pk == form and AuditEvent.objects.filter(kind="bulk_made").count() == 1
 
 
 # --- priority ----------------------------------------------------------------------------------------------------------

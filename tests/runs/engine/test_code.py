@@ -4,6 +4,7 @@ import uuid
 from importlib import metadata
 
 import pytest
+from django.core.management import call_command
 
 from runs.engine import code, leases
 from runs.models import Worker
@@ -29,6 +30,17 @@ def test_else_it_is_that_of_the_distributions_that_bring_the_apps(settings):
 def test_without_either_nothing_is_said(settings):
     settings.AGENTOPS_CODE_VERSION, settings.AGENTOPS_APPS = "", []
     assert code.version() == ""
+
+
+@pytest.mark.django_db
+def test_it_is_found_before_a_worker_process_is_forked(monkeypatch: pytest.MonkeyPatch):
+    def start(cluster):
+        assert code.version.cache_info().currsize == 1
+        raise SystemExit(0)
+
+    monkeypatch.setattr("agentops.cluster.cluster.WorkerCluster.start", start)
+    with pytest.raises(SystemExit, match="0"):
+        call_command("worker", skip_checks=True)
 
 
 @pytest.mark.django_db

@@ -107,6 +107,9 @@ def test_a_lost_answer_is_settled_without_a_second_effect(tool: str) -> None:
     run = until(begin("t_effect", 5, tool))
     assert (run.status, run.result, world.ledger[tool]) == ("completed", f"{tool}-1", 1)
     assert len(set(world.keys)) == 1
+    if tool == "charge":  # it was looked up, and what the call had said is kept
+        effect = Operation.objects.get(run_id=run.pk, kind="effect")
+        assert (effect.settled_by, effect.error_type) == ("verify", "") and effect.error
 
 
 def test_a_lost_answer_that_nobody_can_look_up_asks_a_person() -> None:

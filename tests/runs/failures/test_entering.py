@@ -49,6 +49,21 @@ def test_failures_that_differ_in_numbers_alone_are_in_one_group():
     assert sum(FailureTally.objects.values_list("failures", flat=True)) == 2
 
 
+def test_a_no_of_people_is_one_group_whoever_said_it_and_why():
+    texts = (
+        "pay_back: rejected by omar: not this one",
+        "pay_back: rejected by ada\nand bo: too much\n\nreally",
+    )
+    one, other = (factories.failed("Rejected", text) for text in texts)
+    assert one.fingerprint == other.fingerprint
+    assert group_of(one).message == "pay_back: rejected"
+    assert factories.failed("Rejected", "pay_back: expired by clock").fingerprint != one.fingerprint
+    assert (
+        factories.failed("ValueError", texts[0]).fingerprint
+        != factories.failed("ValueError", texts[1]).fingerprint
+    )
+
+
 @pytest.mark.parametrize("other", [{"version": 2}, {"step": "ship"}, {"workflow": "letter"}])
 def test_another_version_step_or_workflow_is_another_group(other):
     assert factories.failed().fingerprint != factories.failed(**other).fingerprint

@@ -11,6 +11,7 @@ from django.urls import reverse
 from runs import clock, lifecycle, services
 from runs.diagnosis import failures
 from runs.models import Attempt, AuditEvent, FailureGroup, Grant, Run, Worker
+from runs.models.operation import Kind
 from runs.models.run import new_id
 from runs.services import failures as verbs
 from runs.states import Outcome, Status
@@ -321,6 +322,33 @@ def test_who_may_not_see_content_sees_that_something_failed_and_not_how_it_reads
         if address != reverse("runs:compare", args=[run.pk]):
             assert "bob" not in main
     assert "bob" in client("support").get(page(run)).content.decode()
+
+
+def test_who_may_not_see_content_is_not_told_which_values_are_the_same(support):
+    runs = run, good = factories.failed(subject="order 7"), factories.run(Status.COMPLETED)
+    for one in runs:
+        result = {"customer": str(one.pk)}
+        factories.operation(
+            one, Kind.QUERY, name="get_order", position="1", ordinal=1, step_seq=1, result=result
+        )
+        Attempt.objects.get_or_create(
+            run_id=one.pk,
+            step_seq=1,
+            attempt_no=1,
+            defaults={
+                "epoch": 1,
+                "step": "pack",
+                "outcome": Outcome.FAILED if one is run else Outcome.SUCCEEDED,
+                "started_at": one.created_at,
+                "ended_at": one.created_at,
+            },
+        )
+    address = reverse("runs:compare", args=[run.pk])
+    assert "1 value differs" in text(support.get(address)) and good
+    blind = client_with("view_run")
+    for answer in (blind.get(address), blind.get(address, headers={"HX-Request": "true"})):
+        assert answer.status_code == 200
+        assert "differs" not in text(answer) and "answered otherwise" not in text(answer)
 
 
 def test_who_sees_one_workflow_sees_no_other_groups():

@@ -1,5 +1,6 @@
 """A new run that begins at a visit of another one: what it reuses, what happens again, who may."""
 
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -89,6 +90,30 @@ def tell(ctx: Any) -> Complete | Fail:
     return Complete({"receipt": ctx.state["receipt"], "heard": [m["content"] for m in ctx.messages]})
 
 
+named = Workflow("k_named", input=Order)
+
+
+@tool(effect=True, idempotent=timedelta(hours=1))
+def label_for(run: uuid.UUID, text: str, *, idempotency_key: str) -> None:
+    LEDGER.append(text)
+
+
+@tool
+def bin_of(run: str) -> None:
+    LEDGER.append(f"bin {run}")
+
+
+@named.step(start=True)
+def label(ctx: Any) -> Complete | Fail:
+    run = uuid.UUID(ctx.state.get("names", str(ctx.run_id)))
+    ctx.call(label_for, run=run, text=f"label for {run}")
+    ctx.children([Child(parcel_child, {"order": "7"})], label=f"parcel of {ctx.input.order}")
+    if Broken.now:
+        return Fail("the printer is on fire")
+    ctx.call(bin_of, run=str(run))
+    return Complete()
+
+
 @pytest.fixture
 def worker(transactional_db: None, settings: Any) -> Iterator[RunWorker]:
     settings.AGENTOPS_BEAT_SECONDS, settings.AGENTOPS_POLL_SECONDS = 0.2, 0.05
@@ -138,6 +163,30 @@ def test_a_fork_repeats_nothing_that_it_reuses_and_ends_with_the_same_receipt(wo
     source.refresh_from_db()
     assert source.status == Status.FAILED
     assert Message.objects.filter(run_id=made.pk).count() == 1
+
+
+def test_calls_that_name_their_own_run_are_reused_by_a_fork_and_by_a_fork_of_that(worker):
+    source = services.start(factories.SYSTEM, "k_named", {"order": "7"}).run
+    until(source, "failed")
+    assert [f"label for {source.pk}", "carry 7"] == LEDGER
+    Broken.now = False
+    by = factories.support()
+    made = services.fork(by, source.pk, visit=1, reason="the printer is repaired").run
+    until(made, "completed")
+    again = services.fork(by, made.pk, visit=1, reason="once more").run
+    until(again, "completed")
+    assert LEDGER[2:] == [f"bin {made.pk}", f"bin {again.pk}"]  # only what was not there to be reused
+
+
+def test_a_fork_that_names_another_run_than_its_own_still_diverges(worker):
+    source = services.start(factories.SYSTEM, "k_named", {"order": "7"}).run
+    until(source, "failed")
+    Broken.now = False
+    other = str(uuid.uuid4())
+    made = services.fork(factories.support(), source.pk, visit=1, reason="x", state={"names": other}).run
+    until(made, "attention")
+    assert made.attention_kind == AttentionKind.DIVERGED
+    assert [f"label for {source.pk}", "carry 7"] == LEDGER
 
 
 def test_what_is_to_run_again_does_so_under_a_key_of_the_fork(worker):

@@ -19,7 +19,7 @@ def test_a_run_that_is_due_takes_its_place_by_the_new_priority():
     run.refresh_from_db()
     done = prioritise(factories.support("sam"), run.pk, priority=7, seen_version=run.event_seq, reason="vip")
     fresh = Run.objects.get(pk=run.pk)
-    assert done.changed and fresh.priority == 7
+    assert done.changed and fresh.priority == 7 and done.sentence == "Its priority is 7 now."
     assert run.sort_at and fresh.sort_at == run.sort_at - timedelta(minutes=7)
     assert fresh.wake_at == run.wake_at
     event = Event.objects.get(run_id=run.pk, kind="prioritised")

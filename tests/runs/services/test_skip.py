@@ -49,6 +49,17 @@ def test_the_visit_and_the_history_say_who_skipped_it_and_what_changed():
     assert (event.data["step"], event.data["to"], event.data["changed"]) == ("pack", "ship", ["box"])
 
 
+def test_a_page_of_a_step_that_the_run_has_left_skips_nothing_although_no_event_tells_of_it():
+    run = factories.run(Status.QUEUED)
+    seen = services.preview_skip(run, "ship").digest
+    # It went on to another step, and a limit has parked it there: neither writes an event.
+    Run.objects.filter(pk=run.pk).update(
+        step="ship", step_seq=2, held_by="concurrency", wake_at=None, sort_at=None
+    )
+    with pytest.raises(Stale, match="changed since the page was loaded"):
+        skipped(run, "pack", seen_version=run.event_seq, seen_plan=seen)
+
+
 def test_without_another_state_it_stays_as_it_is():
     run = skipped(factories.run(Status.FAILED, state={"box": 1}))
     assert run.state == {"box": 1}

@@ -4,6 +4,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 
 from runs import clock, codec, lifecycle, services
@@ -98,6 +99,20 @@ def test_the_start_key_finds_its_run_however_far_it_has_come():
     again = services.start(factories.SYSTEM, "parcel", GIVEN, start_key="k")
     assert (again.run.pk, again.created) == (first.pk, False)
     assert Event.objects.filter(run_id=first.pk, kind="started").count() == 1
+
+
+def test_a_run_with_the_same_start_key_is_not_named_to_whoever_may_not_see_it():
+    first = services.start(factories.SYSTEM, "parcel", GIVEN, start_key="k").run
+    person = factories.actor("nils")
+    assert isinstance(person.user, User)
+    person.user.user_permissions.set(Permission.objects.filter(codename="start_run"))
+    with pytest.raises(Conflict, match=r"was used for another input$") as refusal:
+        services.start(person, "parcel", GIVEN | {"order": "7"}, start_key="k")
+    assert refusal.value.existing is None and str(first.pk) not in str(refusal.value)
+    (batch,) = services.start_many(
+        person, "parcel", ['{"order": "7", "amount": "1"}'], start_key=lambda number: "k"
+    )
+    assert str(first.pk) not in batch.refused[0].reason
 
 
 def test_the_same_start_key_with_another_input_is_a_conflict_that_names_the_run():

@@ -35,6 +35,17 @@ def test_the_page_shows_what_was_asked_for_and_both_answers(operator):
     assert "Provider reference" in html
 
 
+@pytest.mark.parametrize(("name", "keyed"), [("unknown_here", True), ("print_label", False)])
+def test_it_says_to_look_for_a_key_only_where_the_tool_tells_the_provider_one(operator, name, keyed):
+    doubt = ended(name=name)
+    for page in (url(doubt), f"/runs/{doubt.run_id}/"):
+        html = operator.get(page).content.decode()
+        assert ("Look at the provider for key" in html) == keyed
+        assert ("this tool tells it no key" in html) != keyed
+    html = operator.get(f"/runs/{doubt.run_id}/operations/{doubt.pk}/").content.decode()
+    assert ("what the provider knows it by" in html) == keyed
+
+
 def test_it_happened_with_a_bare_reference_where_the_tool_makes_a_result_of_it(operator, form):
     doubt = ended()
     sent = form(doubt.run, answer="yes", reference="bk-9", reason="seen in the ledger")

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from runs import selectors
 from runs.kin import offspring
-from runs.models import Run
+from runs.models import Grant, Run
 from runs.models.operation import Kind, OpStatus
 from runs.pages import reasons
 from runs.states import Status
@@ -91,6 +92,35 @@ def test_the_sentence_counts_the_children_that_are_waited_for(operator: Client) 
     assert str(reasons.why(few)) == "4 child runs of f_child have not ended (2 are enough)"
     one, _, _ = parked(1)
     assert str(reasons.why(one)) == "a child run of f_child has not ended"
+
+
+def test_children_that_somebody_may_not_see_are_not_counted_for_them(operator: Client) -> None:
+    run, _, made = parked(3, wanted=2)
+    approval = factories.approval(run)
+    person = factories.user("nils", "operators")
+    person.groups.clear()
+    for capability in ("view", "approve"):
+        Grant.objects.create(
+            user=person, capability=capability, scope="workflow", name=run.workflow, granted_by="ada"
+        )
+    Grant.objects.create(user=person, capability="view", scope="subject", name="theirs", granted_by="ada")
+    Run.objects.filter(pk__in=[one.pk for one in made]).update(workflow="letter", subject="")
+    partly = Client()
+    partly.force_login(person)
+
+    def behind(browser: Client) -> str:
+        return browser.get(reverse("approvals:approval", args=[approval.pk])).content.decode()
+
+    assert "3 child runs" in behind(operator) and "child run" not in behind(partly)
+    Run.objects.filter(pk=made[0].pk).update(subject="theirs 1")
+    assert "1 child run" in behind(partly)
+    run, _, made = parked(3, wanted=2)
+    Run.objects.filter(pk__in=[one.pk for one in made]).update(workflow="letter", subject="")
+    assert "3 child runs of f_child have not ended (2 are enough)" in page(operator, run)
+    html = page(partly, run)
+    assert "child runs of f_child have not ended" in html
+    assert "3 child runs" not in html and "are enough" not in html
+    assert "2 are enough" not in partly.get("/runs/").content.decode()
 
 
 def test_a_list_of_parents_takes_as_many_queries_however_many_they_are(

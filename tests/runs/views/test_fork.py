@@ -63,6 +63,13 @@ def test_another_state_is_edited_as_json_and_its_difference_shown_first(support,
     assert Run.objects.get(forked_from=failed.pk).state == {"box": 2}
 
 
+def test_an_input_that_cannot_be_edited_here_is_said_to_stay(support, failed):
+    Run.objects.filter(pk=failed.pk).update(input={"text": "x" * 300_000})
+    html = support.get(url(failed)).content.decode()
+    assert "The input cannot be edited here: it is 300.0 KB of JSON" in html
+    assert "edit=input" not in html and "edit=state" in html
+
+
 def test_another_input_is_checked_by_its_type(support, failed, form):
     wrong = support.post(url(failed, "?visit=2&edit=input"), form(failed, visit=2, input="{}"))
     assert wrong.status_code == 422 and "order: Field required" in wrong.content.decode()

@@ -207,6 +207,22 @@ def test_it_says_who_answered_a_doubt_with_which_reason_and_file(support):
         assert text in answers, text
 
 
+@pytest.mark.parametrize("happened", [True, False])
+def test_what_its_last_call_said_stays_when_somebody_finds_out_what_became_of_it(happened, support):
+    lost = {"error_type": "ReadTimeout", "error": "no answer within 28 s"}
+    worker = factories.worker(reaped=True)
+    doubt = factories.doubt(call_ended_at=clock.now(), intent_worker_id=worker.pk, **lost)
+    clock.shift(timedelta(minutes=5))
+    given: dict[str, Any] = {"reference": "bk-9"} if happened else {}
+    services.answer_doubt(factories.support("tomas"), doubt.pk, happened=happened, **given)
+    html = page(support, doubt)
+    sends = html[html.index('class="log sends"') :].partition("</ol>")[0]
+    assert "ReadTimeout: no answer within 28 s" in sends
+    assert "28 s" not in page(client_with("view_run"), doubt)
+    # Of the run it is no error any more.
+    assert b"error-line" not in support.get(f"/runs/{doubt.run_id}/").content
+
+
 # --- size ------------------------------------------------------------------------------------------------------------------
 
 

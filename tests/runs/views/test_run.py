@@ -50,6 +50,17 @@ def test_the_page_begins_with_what_is_true_whatever_the_status(status, operator)
     assert html.index("because") < html.index('class="facts') < html.index("Timeline")
 
 
+def test_the_sentence_stands_before_the_verbs(support):
+    html = page(support, factories.run(Status.FAILED, reason="ValueError: 20 prices"))
+    assert html.index("Failed: ValueError: 20 prices.") < html.index("/retry/")
+
+
+def test_a_reason_of_many_pages_is_cut_in_the_head_and_read_in_the_events(operator):
+    html = page(operator, factories.run(Status.FAILED, reason="far too long " * 200 + "the end"))
+    head = html[: html.index('class="facts')]
+    assert "the end" not in head and '?part=events#record">Read all of it</a>' in head
+
+
 def test_a_failed_run_says_why_and_that_nothing_happens_by_itself(operator):
     run = factories.run(Status.FAILED, reason="ValueError: 20 prices")
     html = page(operator, run)
@@ -89,6 +100,44 @@ def test_operations_show_kind_key_status_tries_and_reference(operator):
     row = html[html.index(f'id="op-{done.pk}"') :]
     for text in ("book_courier", "effect", str(done.provider_key)[:8], "Done", "bk-9"):
         assert text in row, text
+
+
+def test_an_operation_without_key_and_reference_says_none_under_their_names_only(operator):
+    run = factories.run(Status.WAITING)
+    query = factories.operation(run, Kind.QUERY, name="find_address", provider_key=None, provider_ref="")
+    html = page(operator, run)
+    row = html[html.index(f'id="op-{query.pk}"') :]
+    for name in ("Key", "Provider reference"):
+        cell = re.search(rf'<td class="([^"]*)" data-label="{name}">(.*?)</td>', row)
+        assert cell and "none" in cell[1].split() and "none" in cell[2], name
+
+
+def test_a_long_message_is_folded_and_all_of_it_is_there(operator):
+    run = factories.run(Status.WAITING)
+    common = {"run_id": run.pk, "step_seq": 1, "attempt_no": 1, "role": "customer", "digest": ""}
+    Message.objects.create(**common, position="1", content="I bought a lamp. " * 100 + "Goodbye.")
+    Message.objects.create(**common, position="2", content="Thank you.")
+    html = page(operator, run, "?part=messages")
+    assert html.count('<details class="rest">') == 1
+    assert "1,111 more characters" in html
+    assert "Goodbye." in html[html.index('<details class="rest">') :]
+
+
+def test_a_very_long_log_line_is_cut_and_leads_to_the_whole_of_it(operator):
+    run = factories.run(Status.WAITING)
+    line = LogLine.objects.create(
+        run_id=run.pk,
+        step_seq=1,
+        attempt_no=1,
+        position="1",
+        text="x" * 5_000,
+        data={"list": ["y" * 70] * 200},
+    )
+    html = page(operator, run, "?part=logs")
+    whole = f"/runs/{run.pk}/record/logs/{line.pk}/"
+    assert "[1,000 more characters]" in html and html.count("y" * 70) < 100
+    assert html.count(f'href="{whole}"') == 2
+    assert operator.get(whole).json() == {"text": line.text, "data": line.data}
 
 
 def test_an_effect_that_its_worker_is_executing_is_pending_and_not_in_doubt(operator):
@@ -236,32 +285,43 @@ def test_an_active_run_is_polled_and_a_finished_one_is_not(support):
 # --- buttons ---------------------------------------------------------------------------------------------------------------
 
 
+PRIORITY = "Change the priority"
+
+
 @pytest.mark.parametrize(
     ("status", "fields", "buttons"),
     [
-        (Status.QUEUED, {}, ["Force resume", "Send a signal", "Cancel"]),
+        (Status.QUEUED, {}, ["Force resume", "Send a signal", PRIORITY, "Cancel"]),
         (Status.RUNNING, {}, ["Force resume", "Send a signal", "Cancel"]),
         (
             Status.RETRYING,
             {},
-            ["Retry now", "Force resume", "Send a signal", "Skip the step", "Edit the state", "Cancel"],
+            [
+                "Retry now",
+                "Force resume",
+                "Send a signal",
+                "Skip the step",
+                "Edit the state",
+                PRIORITY,
+                "Cancel",
+            ],
         ),
         (
             Status.WAITING,
             {},
-            ["Force resume", "Send a signal", "Skip the step", "Edit the state", "Cancel"],
+            ["Force resume", "Send a signal", "Skip the step", "Edit the state", PRIORITY, "Cancel"],
         ),
         (
             Status.ATTENTION,
             {},
-            ["Force resume", "Send a signal", "Skip the step", "Edit the state", "Fork", "Cancel"],
+            ["Force resume", "Send a signal", "Skip the step", "Edit the state", "Fork", PRIORITY, "Cancel"],
         ),
         (
             Status.ATTENTION,
             {"attention_kind": AttentionKind.IN_DOUBT},
-            ["Resolve in doubt", "Send a signal", "Cancel"],
+            ["Resolve in doubt", "Send a signal", PRIORITY, "Cancel"],
         ),
-        (Status.CANCELLING, {}, ["Force resume", "Send a signal"]),
+        (Status.CANCELLING, {}, ["Force resume", "Send a signal", PRIORITY]),
         (
             Status.FAILED,
             {"failure_kind": FailureKind.CRASHED},
@@ -273,7 +333,7 @@ def test_an_active_run_is_polled_and_a_finished_one_is_not(support):
 )
 def test_only_verbs_that_apply_are_offered(status, fields, buttons, support):
     html = page(support, factories.run(status, **fields))
-    head = html[html.index("run-title") : html.index("because")]
+    head = html[html.index('class="because"') : html.index("</header>", html.index("run-title"))]
     assert re.findall(r'<a class="btn[^"]*" href="[^"]*">([^<]+)</a>', head) == buttons
 
 

@@ -37,6 +37,13 @@ def test_it_works(support, wait, form):
     assert "The signal was delivered to the wait that it was for." in response.content.decode()
 
 
+def test_a_payload_that_is_too_long_is_refused(support, wait, form):
+    long = '"' + "x" * 1_000_000 + '"'
+    response = support.post(url(wait.run), fields(form, wait.run, payload=long))
+    assert response.status_code == 422 and "A form takes at most 900.0 KB" in response.content.decode()
+    assert not Signal.objects.exists()
+
+
 def test_only_get_and_post(support, wait):
     assert support.put(url(wait.run)).status_code == 405
 

@@ -38,6 +38,12 @@ def test_what_changes_is_shown_before_anything_is_done(support, failed, form):
     assert failed.step == "pack"
 
 
+def test_a_state_that_cannot_be_edited_here_is_said_to_stay(support):
+    run = factories.run(Status.FAILED, state={"text": "x" * 300_000})
+    html = support.get(url(run)).content.decode()
+    assert "The run goes on with it as it is." in html and 'name="state"' not in html
+
+
 def test_json_with_a_mistake_is_told(support, failed, form):
     response = support.post(url(failed), form(failed, to="ship", state="{nope"))
     assert response.status_code == 422 and "not valid JSON" in response.content.decode()

@@ -12,6 +12,7 @@ from runs import codec
 from runs.models import Run
 from runs.workflow import WORKFLOWS, Complete, Workflow
 from tests import factories
+from tests.runs.views.people import client_with
 
 pytestmark = pytest.mark.django_db
 
@@ -144,6 +145,16 @@ def test_the_same_start_key_starts_one_run(operator):
     assert Run.objects.count() == 1
 
 
+def test_whoever_may_not_see_the_run_of_a_start_key_is_not_led_to_it(operator):
+    operator.post("/runs/start/parcel/", {"input-order": "1042", "start_key": "mail-8"})
+    starter = client_with("start_run")
+    for order, told in (("1042", "a run that you may not see"), ("7", "was used for another input")):
+        response = starter.post("/runs/start/parcel/", {"input-order": order, "start_key": "mail-8"})
+        html = response.content.decode()
+        assert response.status_code == 409 and told in html
+        assert str(Run.objects.get().pk) not in html
+
+
 def test_a_start_key_that_was_used_for_another_input_is_refused_and_leads_to_that_run(operator):
     operator.post("/runs/start/parcel/", {"input-order": "1042", "start_key": "mail-8"})
     response = operator.post("/runs/start/parcel/", {"input-order": "7", "start_key": "mail-8"})
@@ -177,6 +188,12 @@ def test_a_workflow_without_an_input_model_takes_json(operator):
         assert Run.objects.get().input == {"a": [1, 2]}
     finally:
         del WORKFLOWS["anything"]
+
+
+def test_an_input_that_is_too_long_is_refused_at_its_field(operator):
+    response = operator.post("/runs/start/parcel/", {"input-order": "9" * 1_000_000})
+    assert response.status_code == 422 and "A form takes at most 900.0 KB" in response.content.decode()
+    assert not Run.objects.exists()
 
 
 def test_the_page_of_the_new_run_says_that_it_started(operator):

@@ -12,7 +12,7 @@ from tests.runs.views.people import client_with
 pytestmark = pytest.mark.django_db
 
 FAILED = ("retry", "fork", "compare")
-WAITING = ("cancel", "force-resume", "kill", "skip", "state", "signal")
+WAITING = ("cancel", "force-resume", "kill", "skip", "state", "signal", "priority")
 
 
 @pytest.mark.parametrize("verb", FAILED + WAITING)
