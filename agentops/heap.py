@@ -8,8 +8,6 @@ import gc
 from pathlib import Path
 
 from django.conf import settings
-from django.template.loader import get_template
-from django.urls import get_resolver
 
 
 def keep() -> None:
@@ -20,6 +18,10 @@ def keep() -> None:
 
 def keep_pages() -> None:
     """Load what the first visitor of each page would have to wait for, routes and templates, and keep it."""
+    # Not with this module: workers have no use for them.
+    from django.template.loader import get_template
+    from django.urls import get_resolver
+
     get_resolver().url_patterns  # noqa: B018 (loads the views)
     folder: Path = settings.BASE_DIR / "templates"
     for path in sorted(folder.rglob("*.html")):

@@ -11,6 +11,7 @@ from django.db import connections
 from django_q.cluster import Cluster, get_mp_context
 from setproctitle import setproctitle
 
+from agentops import heap
 from agentops.cluster.options import ClusterOptions
 from agentops.cluster.processes import EXIT_FAILED, Arrivals, PipeEvent, stop_signals_held
 from agentops.cluster.sentinel import DATABASE_LIMIT_S, KILL_MARGIN_S, LAST_REAP_S, Leases, run_sentinel
@@ -49,6 +50,8 @@ class WorkerCluster(Cluster):  # type: ignore[misc]
         process_fields["worker"] = "main"
         setproctitle(f"agentops worker {' '.join(self._options.queues)}")
         connections.close_all()
+        # Here and not in the sentinel: a collection writes to all that it looks at, and what a child writes it no longer shares.
+        heap.keep()
         self.sentinel: ForkProcess = get_mp_context().Process(
             target=run_sentinel,
             name=f"sentinel-{self.cluster_id}",

@@ -27,7 +27,6 @@ from django_q.timeout import TimeoutHandler
 from setproctitle import setproctitle
 from uuid_utils.compat import uuid7
 
-from agentops import heap
 from agentops.cluster.options import ClusterOptions
 from agentops.cluster.ordinary import brokers_of, tick_schedules
 from agentops.cluster.processes import (
@@ -189,7 +188,6 @@ class WorkerSentinel(Sentinel):  # type: ignore[misc]
     # --- the life of the cluster ----------------------------------------------------------------------------
 
     def spawn_cluster(self) -> None:
-        heap.keep()
         self.pool: list[Worker] = []
         self._fill_pool()
 

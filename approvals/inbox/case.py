@@ -71,7 +71,8 @@ _HISTORY = """
 UNION ALL
 (SELECT 'last', jsonb_build_object('step', step, 'step_seq', step_seq, 'attempt_no', attempt_no, 'error_type', error_type,
         'error', left(error, 5000), 'ended_at', ended_at)
-    FROM runs_attempt WHERE run_id = %(run)s AND error <> '' ORDER BY step_seq DESC, attempt_no DESC LIMIT 1)
+    FROM runs_attempt WHERE run_id = %(run)s AND error <> '' AND outcome <> 'suspended'
+    ORDER BY step_seq DESC, attempt_no DESC LIMIT 1)
 UNION ALL
 (SELECT 'comment', jsonb_build_object('pk', id, 'by', by, 'text', text, 'at', at)
     FROM approvals_comment WHERE item_id = %(item)s AND kind = %(kind)s ORDER BY id DESC LIMIT %(comments)s)

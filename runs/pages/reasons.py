@@ -30,7 +30,7 @@ class Reason(models.TextChoices):
     """Why an unfinished run is not moving. Those of a hold, a wait and of attention have the names that these have elsewhere."""
 
     LATER = "later", "Begins later"
-    DUE = "due", "Due, no worker is free"
+    DUE = "due", "Due, waits for a free worker"
     NO_WORKER = "no_worker", "Due, no worker looks"
     LEASE = "lease", "A worker has it"
     LOST = "lost", "Its worker is lost"
@@ -324,9 +324,9 @@ def _due(run: Run, facts: Facts) -> Why:
         alone = f"it is due, but no live worker looks at queue {run.queue}; start one"
         return Why(alone, Reason.NO_WORKER, run.wake_at)
     if run.status == Status.WAITING:
-        told = "its answer has arrived or its time is up, and no worker is free"
+        told = "its answer has arrived or its time is up, and the next free worker takes it"
     else:
-        told = "it is due, and no worker is free"
+        told = "it is due, and the next free worker takes it"
     return Why(told, Reason.DUE, run.wake_at)
 
 
@@ -443,7 +443,7 @@ def _attention(run: Run) -> str:
 def _why_waiting(run: Run, facts: Facts) -> Why:
     found = facts.waits.get(run.pk, ())
     if not found:
-        return Why("its answer has arrived, and no worker is free", Reason.DUE, run.wake_at)
+        return Why("its answer has arrived, and the next free worker takes it", Reason.DUE, run.wake_at)
     ends = [one.expires_at for one, _ in found if one.expires_at is not None]
     return Why(
         " and ".join(description.sentence for _, description in found),

@@ -51,7 +51,7 @@ def test_a_due_run_says_whether_anybody_is_there_to_take_it():
     factories.worker(beats=False)
     assert "no live worker" in reasons.why_not_moving(run)
     factories.worker()
-    assert reasons.why_not_moving(run).startswith("it is due, and no worker is free")
+    assert reasons.why_not_moving(run).startswith("it is due, and the next free worker takes it")
 
 
 def test_a_run_that_is_due_later_says_when():
@@ -162,7 +162,7 @@ def test_a_cancelled_run_that_is_due_is_not_said_to_have_no_worker():
     run = factories.run(Status.CANCELLING, wake_at=clock.now() - timedelta(seconds=1))
     assert "no live worker" in str(reasons.why(run))
     factories.worker(queues=[run.queue])
-    assert str(reasons.why(run)).startswith("it is due, and no worker is free")
+    assert str(reasons.why(run)).startswith("it is due, and the next free worker takes it")
 
 
 def test_the_reasons_of_many_runs_take_a_fixed_number_of_queries(django_assert_max_num_queries):

@@ -17,9 +17,9 @@ from approvals.models import Approval, Comment, Item, ItemKind, ReadMark
 from approvals.policies import declared
 from runs import clock
 from runs.lifecycle import Actor
-from runs.models import Event
+from runs.models import Event, Run
 from runs.models.run import new_id
-from runs.states import Status
+from runs.states import Outcome, Status
 from tests import factories
 from tests.approvals.views.conftest import SignIn
 from tests.races import at_one_instant
@@ -74,6 +74,16 @@ def known(item: uuid.UUID) -> Item:
 
 
 # --- pages ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_error_of_an_item_is_no_pause_of_the_engine(sign_in: SignIn) -> None:
+    run = Run.objects.get(pk=made(ItemKind.STUCK))
+    factories.attempt(run, error_type="ServiceUnavailable", error="503")
+    paused = {"error_type": "BackOff", "error": "it could not be looked up", "outcome": Outcome.SUSPENDED}
+    factories.attempt(run, attempt_no=2, **paused)
+    page = sign_in(factories.support()).get(url("item", ItemKind.STUCK, run.pk)).content.decode()
+    assert "ServiceUnavailable" in page
+    assert "BackOff" not in page
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ItemKind if kind != ItemKind.APPROVAL])

@@ -76,6 +76,7 @@ def ended(runs: list[Run]) -> None:
 def test_two_workers_never_execute_more_runs_at_once_than_the_limit(two_workers, scope, name, watched):
     set_limits(factories.admin(), scope, name, concurrency=3)
     known(*two_workers)
+    crowd.gather = dict.fromkeys(watched, 3)
     runs = begin("l_plain", 20)
     ended(runs)
     assert max(crowd.most[one] for one in watched) == 3
@@ -86,6 +87,7 @@ def test_two_workers_never_execute_more_runs_at_once_than_the_limit(two_workers,
 def test_a_limit_of_a_step_does_not_hold_up_the_other_steps(two_workers):
     set_limits(factories.admin(), "step", "l_plain/leave", concurrency=1)
     known(*two_workers)
+    crowd.gather = {"enter": 2}
     ended(begin("l_plain", 12))
     assert crowd.most["leave"] == 1
     assert crowd.most["enter"] > 1
@@ -99,6 +101,7 @@ def test_an_atomic_step_goes_on_to_a_limited_one_through_a_claim(two_workers):
 
 
 def test_what_the_code_declares_is_kept_without_any_override(two_workers):
+    crowd.gather = {"declared": 2}
     ended(begin("l_declared", 10))
     assert crowd.most["declared"] == 2
     assert set(Limit.objects.values_list("key", flat=True)) == {"workflow l_declared", "step l_declared/only"}
@@ -108,6 +111,7 @@ def test_what_the_code_declares_is_kept_without_any_override(two_workers):
 def test_calls_of_a_tool_never_overlap_more_than_its_limit(two_workers, tool, watched):
     set_limits(factories.admin(), "tool", tool, concurrency=2)
     known(*two_workers)
+    crowd.gather = {watched: 2}
     runs = begin("l_calls", 16)
     ended(runs)
     assert crowd.most[watched] == 2
