@@ -9,7 +9,7 @@ from runs.services import force_resume
 from tests import factories
 from tests.model.stage import Stage
 from tests.model.test_machine import ALWAYS, examined
-from tests.model.test_rules import again, begin, claimed, stop, the_effect
+from tests.model.test_rules import again, answered_behind_a_flying_send, begin, claimed, stop, the_effect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,13 +28,7 @@ def test_a_run_that_is_forced_on_after_its_time_limit_is_watched(stage: Stage) -
 
 def test_a_cancel_asks_about_an_earlier_send_although_the_last_one_was_refused(stage: Stage) -> None:
     """That the second send certainly did nothing says nothing about the first: the run was cancelled, and its effect was done."""
-    run, first = begin(stage), stage.worker()
-    claimed(first).to("tool.in_request")
-    first.kill()
-    other = stage.worker()
-    sender = claimed(other).to("tool.in_request")
-    sender.answer("refused")
-    sender.finish()
+    run, other = answered_behind_a_flying_send(stage, "refused")
     assert (again(run).status, the_effect(run).earlier_send_open) == ("retrying", True)
     stage.world.land(stage.world.net[0])
     stop(run)
@@ -43,13 +37,7 @@ def test_a_cancel_asks_about_an_earlier_send_although_the_last_one_was_refused(s
 
 
 def test_what_was_refused_behind_an_earlier_send_is_sent_again_under_its_key(stage: Stage) -> None:
-    run, first = begin(stage), stage.worker()
-    claimed(first).to("tool.in_request")
-    first.kill()
-    other = stage.worker()
-    sender = claimed(other).to("tool.in_request")
-    sender.answer("refused")
-    sender.finish()
+    run, other = answered_behind_a_flying_send(stage, "refused")
     stage.world.land(stage.world.net[0])
     stage.pass_time(timedelta(minutes=2))
     claimed(other).finish()

@@ -51,6 +51,18 @@ def taken_over(stage: Stage, frozen: VirtualWorker) -> Attempt:
     return claimed(other)
 
 
+def answered_behind_a_flying_send(stage: Stage, answer: str) -> tuple[Run, VirtualWorker]:
+    """A run whose first sender was killed in its request, `stage.world.net[0]`; another worker sent again and had this answer."""
+    run, first = begin(stage), stage.worker()
+    claimed(first).to("tool.in_request")
+    first.kill()
+    other = stage.worker()
+    sender = claimed(other).to("tool.in_request")
+    sender.answer(answer)
+    sender.finish()
+    return run, other
+
+
 def again(run: Run) -> Run:
     return Run.objects.get(pk=run.pk)
 
@@ -504,13 +516,7 @@ def test_a_run_that_is_given_up_with_an_effect_in_doubt_asks_a_person(stage: Sta
 
 
 def test_a_refused_effect_keeps_its_key_while_an_earlier_send_can_land(stage: Stage) -> None:
-    run, first = begin(stage), stage.worker()
-    claimed(first).to("tool.in_request")
-    first.kill()
-    other = stage.worker()
-    sender = claimed(other).to("tool.in_request")
-    sender.answer("refused for good")
-    sender.finish()
+    run, other = answered_behind_a_flying_send(stage, "refused for good")
     assert again(run).status == "failed"
     stage.world.land(stage.world.net[0])
     retry(factories.support(), run.pk, reason="again")
@@ -523,13 +529,7 @@ def test_a_refused_effect_keeps_its_key_while_an_earlier_send_can_land(stage: St
 def test_a_retry_does_not_send_again_when_the_provider_may_have_forgotten_the_key_of_an_earlier_send(
     stage: Stage,
 ) -> None:
-    run, first = begin(stage), stage.worker()
-    claimed(first).to("tool.in_request")
-    first.kill()
-    other = stage.worker()
-    sender = claimed(other).to("tool.in_request")
-    sender.answer("refused for good")
-    sender.finish()
+    run, other = answered_behind_a_flying_send(stage, "refused for good")
     assert again(run).status == "failed"
     stage.world.land(stage.world.net[0])
     stage.pass_time(2 * WINDOW)
